@@ -226,11 +226,11 @@ WRONG_SPECIFICATIONS = [
     (lambda text: text.partition("[thresholds]")[0] + "[rule]\ntheta = 2", "rule.offset is missing"),
     (lambda text: text.partition("[thresholds]")[0] + "thresholds = 3", "thresholds is 3; allowed is a table"),
     (replaced('["name"]', '["name", "age"]'), "column 'age' is named twice"),
-    (replaced('["name"]', "[]"), "column 'name' has no part; list it under quasi_identifiers or under drop"),
-    (replaced('["name"]', '["nme"]'), "column 'name' has no part; list it under quasi_identifiers or under drop"),
+    (replaced('["name"]', "[]"), "column 'name' has no role; list it under quasi_identifiers or under drop"),
+    (replaced('["name"]', '["nme"]'), "column 'name' has no role; list it under quasi_identifiers or under drop"),
     (replaced('["name"]', '["name", "id"]'), "column 'id' is not in the table"),
     (replaced('["name"]', '"name"'), "drop is 'name'; allowed is a list of column names"),
-    (replaced("allow_unique", "#"), "quasi-identifier 'district' has another value in each of the 100 records"),
+    (replaced("allow_unique", "#"), "quasi-identifier 'district' has a different value in each of the 100 records"),
     (replaced("drop", 'algorithm = "best"\ndrop'), "algorithm is 'best'; allowed is 'two-size' or 'multi-size'"),
     (replaced("drop", "sizes = [5]\ndrop"), "sizes is [5]; allowed is two whole numbers"),
     (replaced("drop", "sizes = [5, 5]\ndrop"), "sizes is 5 to 5; allowed is 1 <= smallest < largest"),
@@ -318,7 +318,7 @@ def test_an_output_that_is_not_new_is_refused(run: Run, place: Path) -> None:
 
 def test_a_column_that_is_not_there_and_options_that_do_not_exist_are_refused(run: Run) -> None:
     assert run(sensitive="diseases")[0] == 2
-    assert "column 'disease' has no part" in run(sensitive="diseases")[1]
+    assert "column 'disease' has no role" in run(sensitive="diseases")[1]
     assert "No such option '--seed'" in run("--seed", "1")[1]
     assert "is given twice" in run("--sensitive", "age")[1]
 

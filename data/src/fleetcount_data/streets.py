@@ -1,6 +1,6 @@
-"""The streets of the Bologna scenario as lines in its own metres, and where on Earth these metres start.
+"""The streets of the Bologna scenario as lines in its own coordinates, and the map projection of these coordinates.
 
-EPL-2.0, see bologna/SOURCE.md. It draws nothing and computes no longitude.
+EPL-2.0, see bologna/SOURCE.md. It draws nothing and converts no coordinates.
 """
 
 import csv
@@ -12,14 +12,14 @@ from fleetcount_data import path
 BOLOGNA_EPSG: Final = 32632
 """WGS 84 / UTM zone 32N, the scenario's own projection."""
 BOLOGNA_OFFSET: Final = ("-683195.58", "-4928877.56")
-"""What the scenario added to easting and northing (its netOffset)."""
+"""The scenario's netOffset in metres: x is the easting plus the first number, y the northing plus the second."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Street:
-    """One direction of a street: the scenario's name, how many lanes, and its line (x, y) in metres, 2 points or more.
+    """One direction of a street: the scenario's name, its number of lanes, and its line of 2 or more points (x, y).
 
-    Metres are the scenario's own, as of bologna/positions.csv.gz, 0 to 2,164 by 0 to 1,916.
+    Points are in the scenario's coordinates, in metres, as in bologna/positions.csv.gz: 0 to 2,164 by 0 to 1,916.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What shows that the claims hold: the papers' experiments, golden numbers, the audit, vectors, and tables in buckets.
+"""Evidence for the claims: the papers' experiments, golden numbers, the audit, test vectors, and tables in buckets.
 
-It stands beside the packages that do the work, and none of them imports it; the command does.
+No package of the product imports this one, except the command.
 """

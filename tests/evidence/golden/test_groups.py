@@ -25,7 +25,7 @@ def test_every_entry_names_a_public_function_its_arguments_and_their_kinds(text:
 
 @pytest.mark.parametrize("text", ["", "json.loads(raw *)", "fleetcount_mechanisms.renyi.pure_rho", "pure_rho(real a)"])
 def test_what_is_no_call_of_ours_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is no call"):
+    with pytest.raises(ValueError, match="is not a call"):
         Call.of(text)
 
 

@@ -444,10 +444,10 @@ def test_empty_attributes_and_commas_inside_quotes_are_values() -> None:
         (HEADER.replace("zip", "age") + TWO, "names column 'age' 2 times"),
         (HEADER.replace("zip", "") + TWO, "names a column ''"),
         (HEADER.replace("zip", "z\tip") + TWO, "printable characters only"),
-        (HEADER.replace("zip", "zipp") + TWO, "'zipp' has no part; list it under quasi_identifiers or under drop; did"),
+        (HEADER.replace("zip", "zipp") + TWO, "'zipp' has no role; list it under quasi_identifiers or under drop; did"),
         (HEADER.replace("zip,", "") + TWO, "column 'zip' is not in the table"),
         ((HEADER + TWO).replace(",", ";"), "'age' is not in the table; fields are separated by commas"),
-        ("id," + HEADER + TWO, "column 'id' has no part"),
+        ("id," + HEADER + TWO, "column 'id' has no role"),
         (HEADER + TWO + "eve,31,3\n", "line 4 has 3 fields; the header has 4"),
         (HEADER + TWO + "eve,31,3,flu,x\n", "line 4 has 5 fields"),
         (HEADER + "ann,30,1,flu\n\nbob,30,2,flu\n", "line 3 is not CSV: the line is blank"),
@@ -457,7 +457,7 @@ def test_empty_attributes_and_commas_inside_quotes_are_values() -> None:
         (HEADER + f"ann,30,{'9' * 140_000},flu\n", "line 2 is not CSV: field larger than field limit"),
         (HEADER + TWO + "eve,31,3,\n", "line 4, column 'disease' is empty; every record needs a sensitive value"),
         (HEADER + TWO + "eve,31,3,  \n", "line 4, column 'disease' is empty"),
-        (HEADER + "ann,30,1,flu\nbob,31,2,flu\n", "'age' has another value in each of the 2 records"),
+        (HEADER + "ann,30,1,flu\nbob,31,2,flu\n", "'age' has a different value in each of the 2 records"),
     ],
 )
 def test_a_text_that_is_no_such_table_is_refused_by_line_and_column(text: str, said: str) -> None:

@@ -221,7 +221,7 @@ def test_a_case_that_is_taken_or_refused_in_other_words_is_a_miss(tmp_path: Path
     misses = replay_refusals([taken, other])
 
     assert len(misses) == 2
-    assert "is taken and must be refused" in misses[0]
+    assert "is accepted and must be refused" in misses[0]
     assert "not 'something else'" in misses[1]
     (tmp_path / "both.json").write_text(json.dumps([taken, other]))
     assert not replay(tmp_path / "both.json").passed

@@ -1,6 +1,6 @@
 """Lower bounds on a loss from counts of outcomes: an event chosen on one half of the trials, judged on the other.
 
-It knows counts only, never a law of what is audited.
+It uses counts only, never the law of the audited mechanism.
 """
 
 from collections.abc import Sequence
@@ -16,14 +16,19 @@ Floats = NDArray[np.float64]
 
 CONFIDENCE: Final = 0.999
 _ERROR: Final = (1 - CONFIDENCE) / 4
-"""Of each single bound: two directions, and in each a bound from below and one from above, are given up together."""
+"""Error probability of each single bound.
+
+An attack's bound on a loss uses one probability's bound from below and one from above, in either of two directions:
+four bounds, whose errors add up to 0.1 %.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attack:
-    """What is proved against a claim: `bound` is a loss (or delta) surely reached, wrong in fewer than 0.1 % of audits.
+    """A proved lower bound on a loss (an epsilon, or a delta): wrong with probability below 0.1 %.
 
-    `pair` is the place of the pair of truths attacked; `hits` how often the event came under either.
+    `pair` is the index of the attacked pair of truths; `hits` and `trials` are the number of times that the event
+    occurred, and of trials, under each truth of the pair.
     """
 
     bound: float
@@ -33,7 +38,10 @@ class Attack:
 
 
 def clopper_pearson(hits: Integers, trials: int) -> tuple[Floats, Floats]:
-    """Return exact bounds of probabilities from below and from above, each wrong with probability at most 0.00025."""
+    """Return exact lower and upper bounds of probabilities, each wrong with probability at most 0.00025.
+
+    `hits` is (n,), integers 0..trials; both results are (n,) float64. Clopper and Pearson's interval, by the beta law.
+    """
     low = np.where(hits == 0, 0.0, betaincinv(np.maximum(hits, 1), trials - hits + 1.0, _ERROR))
     high = np.where(hits == trials, 1.0, betaincinv(hits + 1.0, np.maximum(trials - hits, 1), 1 - _ERROR))
     return low, high
@@ -42,9 +50,12 @@ def clopper_pearson(hits: Integers, trials: int) -> tuple[Floats, Floats]:
 def strongest_attack(counts: Integers, pairs: Sequence[tuple[int, int]], *, delta: float | None) -> Attack:
     """Return the lower bound on eps at this delta, or on delta at eps = 0 where `delta` is None.
 
-    `counts` is (2, T, outcomes): for each half of the trials and each of T truths how often each outcome came. Events
-    are single outcomes, and unions of those whose estimated likelihood ratio is above a threshold. Pair and event are
-    chosen on the first half and judged on the second, which the choice has not seen.
+    `counts` is (2, T, outcomes), integers: how often each outcome occurred, for each half of the trials and each of T
+    truths. Events are single outcomes, and unions of the outcomes whose estimated likelihood ratio is above a
+    threshold. Pair and event are chosen on the first half and judged on the second: the choice would bias its own half.
+
+    Raises:
+        ValueError: `pairs` is empty.
     """
     choosing, judging = counts
     best: tuple[float, int, NDArray[np.bool_]] | None = None
@@ -84,7 +95,10 @@ def _bound(counts: Integers, pair: tuple[int, int], event: NDArray[np.bool_], de
 
 
 def _proved(one: Integers, other: Integers, trials: tuple[int, int], delta: float | None) -> Floats:
-    """Return what the hits of events prove: ln((low - delta)/high) for eps, low - high for delta at eps = 0."""
+    """Return the loss proved by each event's hits: ln((low - delta)/high) for eps, low - high for delta at eps = 0.
+
+    `low` is a lower bound of the event's probability under one truth, `high` an upper bound under the other.
+    """
     low, high = clopper_pearson(one, trials[0])[0], clopper_pearson(other, trials[1])[1]
     if delta is None:
         return np.asarray(np.maximum(low - high, 0.0))

@@ -1,6 +1,6 @@
 """Whether aggregators' noise follows its law and is independent: across cells, releases, aggregators and restarts.
 
-The laws are written out here once more, on purpose: a check must not ask the sampler what is right.
+The laws are written out here once more, on purpose: a check must not take the expected law from the tested code.
 """
 
 import math
@@ -23,17 +23,17 @@ Integers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 LEAST_P_VALUE: Final = 1e-20
-"""What the right law never falls below; the law at 1.05 times the scale does at 10^6 draws."""
+"""Least p-value that passes: the right law practically never falls below; 1.05 times its scale does at 10^6 draws."""
 _LEAST_EXPECTED: Final = 5
 _REACH: Final = 2
 _RELEASES: Final = 1000
-"""Releases drawn one by one, a call each, as an aggregator does."""
+"""Number of releases drawn one by one, with one call each, as an aggregator does."""
 _CELLS: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """A test that the right code passes: its p-value is not below `LEAST_P_VALUE`."""
+    """The result of one test, which correct code passes: its p-value is not below `LEAST_P_VALUE`."""
 
     name: str
     p_value: float
@@ -41,14 +41,15 @@ class Check:
 
     @property
     def passed(self) -> bool:
-        """Whether the right law can have given this."""
+        """Whether the p-value is high enough."""
         return self.p_value >= LEAST_P_VALUE
 
 
 def mass_of(law: NoiseLaw, values: Integers) -> Floats:
-    """Return P[Z = z]: (1-a)/(1+a) a^|z|, or (1-a) a^z on one side, a = exp(-epsilon); 1 at 0 without noise.
+    """Return P[Z = z] for each z of `values`, float64 of the same shape.
 
-    Of Gaussian noise exp(-z^2/(2s)) over the sum of all.
+    Two-sided: (1-a)/(1+a) a^|z|; one-sided: (1-a) a^|z| on its side; a = exp(-epsilon). Gaussian: exp(-z^2/(2s)) over
+    the sum of all such terms. Without noise: 1 at 0.
     """
     if isinstance(law, GaussianNoise):
         twice = 2 * float(law.variance)
@@ -107,7 +108,7 @@ def _chi_square_p(observed: Integers, probabilities: Floats) -> float:
 def check_noise(law: NoiseLaw, draws: int, restarted: Sequence[list[int]]) -> list[Check]:
     """Return the checks of the aggregators' noise: its law over `draws` draws, and its independence.
 
-    `restarted` is what processes started afresh drew of this law (`draws_after_restarts`).
+    `restarted` are the draws of this law by two processes, one started after the other (`draws_after_restarts`).
     """
     noise = SystemNoise(SystemRandom())
     many = np.array(noise.draw(law, draws), dtype=np.int64)
@@ -130,7 +131,7 @@ def check_noise(law: NoiseLaw, draws: int, restarted: Sequence[list[int]]) -> li
 
 
 def draws_after_restarts(laws: Sequence[NoiseLaw]) -> list[tuple[list[int], ...]]:
-    """Return, for each law, what an aggregator's noise is in two processes started one after the other."""
+    """Return, for each law, the draws of an aggregator's noise in two processes, one started after the other."""
     drawn: list[list[list[int]]] = []
     for _ in range(2):
         drawn += [result for _, result in carry_out(_drawn, [tuple(laws)], workers=1)]
@@ -146,9 +147,10 @@ def _drawn(laws: Sequence[NoiseLaw]) -> list[list[int]]:
 
 
 def check_reading(question: AuditedDesign, releases: int) -> Check:
-    """Return whether the estimates that records state are right on average, for every truth of the one device.
+    """Return the check that the estimates of records are right on average, for every truth of the one device.
 
-    Bonferroni over cells and truths; the mean of `releases` estimates against the truth, by the normal law.
+    Tests the mean of `releases` estimates against the truth by the normal law, with Bonferroni's correction over cells
+    and truths.
     """
     p_values = [
         2 * ndtr(-abs(score))
@@ -162,7 +164,8 @@ def check_reading(question: AuditedDesign, releases: int) -> Check:
 
 
 def _estimates(question: AuditedDesign, truth: Sequence[int], releases: int) -> list[list[float]]:
-    from fleetcount_analysis.reading import exact_estimates  # Half of a worker's start, who reads nothing.
+    # Imported here: it is half of the time that a worker process needs to start, and workers read no release.
+    from fleetcount_analysis.reading import exact_estimates
 
     opened = draw_releases(question, tuple(truth), releases).opened.tolist()
     return [[float(cell) for cell in exact_estimates(question.design, row)] for row in opened]

@@ -1,6 +1,6 @@
-"""What is audited: every design a question can have, and the neighbouring truths that a view's claim is about.
+"""The audited designs, every one that a question can have, and the neighbouring truths that a view's claim is about.
 
-Chooses parameters only; draws nothing and holds no formula of a loss.
+This module chooses parameters only: it draws nothing and contains no formula of a loss.
 """
 
 import itertools
@@ -27,9 +27,9 @@ _LOCAL_EPSILON: Final = Fraction(1)
 _NOISED_RESPONSE_EPSILON: Final = Fraction(1, 2)
 _GAUSSIAN: Final = GaussianNoise(Fraction(4))
 _GAUSSIAN_ON_RESPONSES: Final = GaussianNoise(Fraction(64))
-"""Wide enough that the noise promises more than the devices' own coins."""
+"""Wide enough that the noise gives a smaller loss than the devices' own coins."""
 _ZOOMS: Final = Zooms(4, 2, 2)
-"""With the noise of other designs, so that no further law has to be checked."""
+"""Audited with the noise of the other designs, so that no further law has to be checked."""
 _YES_NO: Final = ("two-coin", "warner", "mangat")
 _MANY: Final = ("mangat-vector", "k-ary", "unary")
 DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided")
@@ -38,7 +38,7 @@ DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedDesign:
-    """A design under audit; `share` is its part of an audit's trials, `one_a_call` draws each release's noise alone."""
+    """A design under audit and its `share` of the trials; `one_a_call`: each release's noise in a call of its own."""
 
     design: Design
     share: Fraction = Fraction(0)
@@ -54,13 +54,16 @@ class AuditedDesign:
 
     @property
     def _far_apart(self) -> tuple[int, int]:
-        """Two values of a grid with zooms that share no square of any of them."""
+        """Two values of a grid that lie in different squares at every zoom."""
         column = cast("Zooms", self.design.zooms).columns // 2
         return 1, 1 + column
 
     @property
     def moved(self) -> list[int]:
-        """Which opened numbers some truth moves, from 0: with zooms too few to look at all of them."""
+        """The indices, from 0, of the opened numbers that depend on the truth; an attack leaves the others out.
+
+        With zooms the truths are few and most numbers depend on none of them.
+        """
         every = range(self.design.output_count)
         if self.design.zooms is None:
             return list(every)
@@ -69,7 +72,7 @@ class AuditedDesign:
 
     @property
     def truths(self) -> tuple[DeviceTruth, ...]:
-        """Every truth that one device can have; with zooms none and two values that are far apart."""
+        """Every truth that one device can have; with zooms only three: no value, and two values that are far apart."""
         values = self.design.values
         if self.design.zooms is not None:
             return tuple(tuple(int(cell == truth) for cell in range(1, values + 1)) for truth in (0, *self._far_apart))
@@ -91,24 +94,25 @@ def questions(name: str | None = None) -> tuple[AuditedDesign, ...]:
         known = ", ".join(DESIGN_NAMES)
         raise ScenarioError(f"design is {name!r}, allowed: {known}{did_you_mean(name, DESIGN_NAMES)}")
     designs = [one for one in _designs() if name in (None, one.name)]
-    wished = [AuditedDesign(design=one, share=_wished(one)) for one in designs]
-    wished += [
+    audited = [AuditedDesign(design=one, share=_fixed_share(one)) for one in designs]
+    audited += [
         AuditedDesign(design=one, share=Fraction(1, 100), one_a_call=True)
         for one in designs
-        if _wished(one) or name
+        if _fixed_share(one) or name
         if one.noised and one.aggregators == 2
     ]
-    rest = [one for one in wished if not one.share]
-    left = (1 - sum((one.share for one in wished), Fraction(0))) / max(len(rest), 1)
-    shares = [one.share or left for one in wished]
+    rest = [one for one in audited if not one.share]
+    left = (1 - sum((one.share for one in audited), Fraction(0))) / max(len(rest), 1)
+    shares = [one.share or left for one in audited]
     total = sum(shares, Fraction(0))
     return tuple(
         AuditedDesign(design=one.design, share=share / total, one_a_call=one.one_a_call)
-        for one, share in zip(wished, shares, strict=True)
+        for one, share in zip(audited, shares, strict=True)
     )
 
 
-def _wished(design: Design) -> Fraction:
+def _fixed_share(design: Design) -> Fraction:
+    """Return the share of the trials that `questions` promises to a design; 0 for one of the rest."""
     geometric = isinstance(design.noise, TwoSidedNoise)
     if design.name != "sampling" or not geometric or design.zooms is not None or design.aggregators != _AGGREGATORS[0]:
         return Fraction(0)
@@ -151,14 +155,14 @@ def _noises(answer: AnswerLaw) -> Sequence[NoiseLaw]:
     return [noise_for(answer, _NOISED_RESPONSE_EPSILON), NoNoise(), _GAUSSIAN_ON_RESPONSES]
 
 
-# Which pairs of truths a claim is about.
+# The pairs of truths that a claim is about.
 
 
 def neighbouring_truths(question: AuditedDesign, relation: str) -> list[Audience]:
     """Return the pairs (one, other) for which P[seen | one] <= e^eps P[seen | other] + delta is claimed.
 
     Raises:
-        ScenarioError: a relation that the audit does not know: a claim nobody attacks must not pass.
+        ScenarioError: the audit does not know the relation: a claim that is not attacked must not pass.
     """
     pairs = list(itertools.permutations(question.truths, 2))
     if relation in (Relation.ANY_VALUE.value, Neighbours.TWO_CELL.value):
@@ -170,7 +174,7 @@ def neighbouring_truths(question: AuditedDesign, relation: str) -> list[Audience
     if relation == Relation.ONE_SIDED.value:
         noise = question.design.noise
         down = isinstance(noise, OneSidedNoise) and noise.direction == "down"
-        return [(one, other) for one, other in pairs if _falls(*((other, one) if down else (one, other)))]
+        return [(one, other) for one, other in pairs if _loses_one(*((other, one) if down else (one, other)))]
     raise ScenarioError(f"a statement is about {relation!r} neighbours, which the audit does not know")
 
 
@@ -178,6 +182,6 @@ def _places_apart(pair: Audience) -> int:
     return sum(one != other for one, other in zip(*pair, strict=True))
 
 
-def _falls(one: DeviceTruth, other: DeviceTruth) -> bool:
-    """Return whether exactly one place of `one` is taken away in `other`."""
+def _loses_one(one: DeviceTruth, other: DeviceTruth) -> bool:
+    """Return whether `other` is `one` with exactly one 1 changed to 0."""
     return _places_apart((one, other)) == 1 and sum(one) > sum(other)

@@ -1,7 +1,7 @@
 """Answers of one device and releases of its fleet, made by the code that devices and aggregators run.
 
-The other devices' counts are known to the adversary, who takes them off: they are left out. It models nothing; the die,
-the responses, the noise, the noised share and the opening are the deployed ones.
+The adversary knows the other devices' counts and can subtract them, so the fleet is this one device. It models
+nothing: the die, the responses, the noise, the noised share and the opening are the deployed ones.
 """
 
 from collections.abc import Sequence
@@ -34,19 +34,19 @@ _BLOCK: Final = 1 << 16
 
 
 class Noise(Protocol):
-    """What draws an aggregator's noise."""
+    """A source of an aggregator's noise."""
 
     def draw(self, law: NoiseLaw, count: int) -> list[int]:
-        """Return `count` draws."""
+        """Return `count` independent draws."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Seen:
-    """What exists of n releases: every adversary sees a part of it.
+    """The data of n releases, of which every adversary sees a part; whole numbers are int64.
 
-    messages is (n, m), the device's answers as its messages say them; sampled is (n,), always True where nothing is
-    sampled; opened is (n, c), the released numbers; noises is (k, n, c), what each aggregator drew.
+    messages is (n, m), the answers in the device's messages; sampled is (n,), always True for a design without
+    sampling; opened is (n, c), the released numbers; noises is (k, n, c), the noise of each aggregator.
     """
 
     messages: Integers
@@ -55,7 +55,7 @@ class Seen:
     noises: Integers
 
     def only(self, numbers: Sequence[int]) -> "Seen":
-        """Return the same of some opened numbers."""
+        """Return the same releases with only these opened numbers, by index from 0."""
         return replace(self, opened=self.opened[:, numbers], noises=self.noises[:, :, numbers])
 
 
@@ -75,7 +75,7 @@ def draw_releases(question: AuditedDesign, truth: DeviceTruth, count: int) -> Se
 
 
 class _SystemBlocks:
-    """The system's randomness asked for in blocks: a hundred thousand devices' coins a second, from one process."""
+    """The system's randomness, read in blocks: one process tosses the coins of a hundred thousand devices a second."""
 
     def __init__(self) -> None:
         self._block, self._used = b"", 0
@@ -91,7 +91,7 @@ class _SystemBlocks:
 def device_messages(
     design: Design, truth: DeviceTruth, count: int, source: RandomSource
 ) -> tuple[Integers, NDArray[np.bool_]]:
-    """Return what `count` answers of a device with this truth say, and whether each was sampled."""
+    """Return `count` answers of a device with this truth, (count, m) int64, and whether each was sampled, (count,)."""
     sampled = np.ones(count, dtype=bool)
     position = truth.index(1) + 1 if any(truth) else 0
     if design.form is AnswerForm.BITS:
@@ -109,18 +109,21 @@ def device_messages(
 
 
 def _contributions(design: Design, messages: Integers) -> Integers:
-    """Return what each answer adds to the opened numbers, before shares and noise: (n, c)."""
+    """Return what each answer adds to the opened numbers, before shares and noise: (n, c) int64."""
     if design.outputs is Outputs.PARTICIPATION:
         return np.concatenate([np.ones((len(messages), 1), dtype=np.int64), messages], axis=1)
     every = np.eye(design.values + 1, dtype=np.int64)[:, 0 if design.outputs is Outputs.ALL else 1 :]
-    # What an answer adds to the numbers of all zooms: aggregators make them out of their shares in the same way.
+    # `opened_sums` is linear, and aggregators apply the same sums to their shares: the rows can be added up.
     table = np.array([design.opened_sums(row) for row in every.tolist()], dtype=np.int64)
     added = table[messages[:, -1]]
     return np.asarray(added - table[messages[:, 0]] if design.rounds == 2 else added)
 
 
 def release(design: Design, totals: Integers, noise: Noise, source: RandomSource) -> tuple[Integers, Integers]:
-    """Return the opened numbers of releases, and the noises of all aggregators, by one call of each deployed step."""
+    """Return the opened numbers of releases, and the noises of all aggregators, by one call of each deployed step.
+
+    `totals` is (n, c) int64, the sums before noise; the results are (n, c) and (k, n, c) int64.
+    """
     flat = [int(total) % FIELD64.modulus for total in totals.ravel().tolist()]
     noises = [noise.draw(design.noise, len(flat)) for _ in range(design.aggregators)]
     opened = open_noised_shares(
@@ -142,7 +145,7 @@ def release(design: Design, totals: Integers, noise: Noise, source: RandomSource
 
 
 def _shares(totals: Sequence[int], aggregators: int, source: RandomSource) -> list[list[int]]:
-    """Return additive shares of field elements: all but the last uniform."""
+    """Return additive shares of field elements: all but the last are uniform."""
     uniform = [_field_elements(len(totals), source) for _ in range(aggregators - 1)]
     last = list(totals)
     for share in uniform:

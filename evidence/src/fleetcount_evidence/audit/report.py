@@ -1,6 +1,6 @@
 """An audit as lines for people, rows for programs and one picture.
 
-Shows what `run` found; decides nothing.
+It shows the results of `run` and decides nothing.
 """
 
 import csv
@@ -20,7 +20,7 @@ Row = dict[str, str | int | float | bool]
 
 
 def audit_rows(audit: Audit) -> list[Row]:
-    """Return a row a line of a statement: its design, claim, lower bound, gap and the pair of truths attacked."""
+    """Return one row for each line of a statement: design, claim, lower bound, gap, and the attacked pair of truths."""
     return [
         {
             "design": one.question.design.name,
@@ -42,7 +42,7 @@ def audit_rows(audit: Audit) -> list[Row]:
 
 
 def printed_lines(audit: Audit) -> Iterator[str]:
-    """Yield the table: a heading a release, under it a line a view with the bounds of every number of aggregators."""
+    """Yield the table: a heading for each release, then a line for each view with the bound for k = 2, 3 and 5."""
     for heading, group in groupby(audit.lines, key=_heading):
         yield heading
         views: dict[str, list[Line]] = {}
@@ -70,7 +70,7 @@ def _printed(slug: str, lines: list[Line]) -> str:
 
 
 def audit_record(audit: Audit) -> dict[str, Any]:
-    """Return an audit for programs: every line with its bound, every check, and what failed."""
+    """Return an audit for programs: every line with its bound, every check, and the failures as sentences."""
     return {
         "releases": audit.releases,
         "seconds": round(audit.seconds, 1),
@@ -97,7 +97,10 @@ def write_audit(audit: Audit, directory: Path) -> None:
 
 
 def _draw(audit: Audit, stem: Path) -> None:
-    """Draw every line as a point: the loss claimed across, the loss proved up; above the diagonal a claim is broken."""
+    """Draw each line of a statement as a point: claimed loss on the x axis, proved loss on the y axis.
+
+    A point above the diagonal is a broken claim.
+    """
     figure, (axes,) = new_figure(7.2, 5.4)
     names = list(dict.fromkeys(one.question.design.name for one in audit.lines))
     for place, name in enumerate(names):

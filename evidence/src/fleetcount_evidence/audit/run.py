@@ -1,6 +1,6 @@
 """An audit: questions shared out over processes, counts of outcomes added up, every line of every statement attacked.
 
-Decides what is broken; prints and writes nothing.
+It decides which claims are broken; it prints and writes nothing.
 """
 
 import os
@@ -33,10 +33,10 @@ Counts = dict[str, Integers]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One line of one statement, attacked: the loss it claims and the loss that is proved.
+    """One line of one statement, attacked: the claimed loss and the proved lower bound.
 
-    `of_delta` says that both are a delta (at eps = 0), where the line claims no finite epsilon; `pair` is the two
-    truths told apart best, `trials` the releases (or messages) that judged them.
+    `of_delta` says that both are a delta (at eps = 0), for a line that claims no finite epsilon; `pair` names the two
+    truths that the strongest attack distinguishes, `trials` is the number of releases (or messages) it was judged on.
     """
 
     question: AuditedDesign
@@ -62,7 +62,7 @@ class Line:
 
     @property
     def broken(self) -> bool:
-        """Whether more is lost than the line says."""
+        """Whether the proved loss is above the claimed one."""
         return self.bound > self.claim
 
 
@@ -78,12 +78,12 @@ class Audit:
 
     @property
     def releases_a_second(self) -> float:
-        """Releases made and looked at in a second, all processes together."""
+        """Releases made and evaluated in a second, by all processes together."""
         return self.releases / max(self.seconds, 1e-9)
 
     @property
     def failures(self) -> list[str]:
-        """What is broken, a sentence each."""
+        """A sentence for each broken claim and each failed check."""
         lines = [
             f"{one.question.label}, V = {one.question.design.values}, k = {one.question.design.aggregators}, "
             f"{one.view.adversary}: {'delta' if one.of_delta else 'epsilon'} is at least {one.bound:.5f}, "
@@ -106,11 +106,12 @@ def run_audit(
 ) -> Audit:
     """Attack every line of the questions' statements with `trials` releases in all, and check noise and reading.
 
-    Each law of noise is checked on `draws` draws; None for `processes` is one a core, 1 is this process alone. A line
-    found broken is attacked once more with fresh trials, and broken only if it is again.
+    Each law of noise is checked on `draws` draws; None for `processes` is one a core, 1 is this process alone. A
+    question with a broken line is attacked once more with fresh trials, and only the second result counts: at 0.1 %
+    error for each of many lines, one is sometimes broken by chance.
 
     Raises:
-        ScenarioError: a view, or a relation of neighbours, that no attack is known for.
+        ScenarioError: the audit does not know a view or a relation of neighbours.
         ProcessError: a worker process died.
     """
     processes = os.cpu_count() or 1 if processes is None else processes
@@ -147,7 +148,7 @@ def attack_questions(asked: Sequence[AuditedDesign], trials: int, processes: int
     """Return the lines of all statements, attacked, and how many releases were made."""
     for question in asked:
         for view in question.design.views():
-            observation_of(view)  # A view nobody knows is refused before the first trial.
+            observation_of(view)  # Refuses an unknown view before the first trial, which may take hours.
             neighbouring_truths(question, view.neighbours)
     jobs = [job for place, question in enumerate(asked) for job in _jobs(place, question, trials)]
     total = sum(job.releases for job in jobs)
@@ -178,7 +179,7 @@ def _jobs(place: int, question: AuditedDesign, trials: int) -> Iterator[_Job]:
 
 
 def _count(job: _Job) -> Counts:
-    """Return how often each view saw each outcome: (2 halves, truths, outcomes) a slug; run by a worker."""
+    """Return how often each view saw each outcome: (2 halves, truths, outcomes) int64 by slug; run by a worker."""
     question = job.question
     truths, counts = question.truths, Counts()
     for place in range(len(truths)):

@@ -1,7 +1,7 @@
-"""What each adversary of a statement sees of a release, by the slug of its view, as numbers of outcomes.
+"""The part of a release that each adversary of a statement sees, by the slug of its view, as numbers of outcomes.
 
-Each observation is all that the adversary has, with what is independent of every truth left out: a share of an
-aggregator is uniform whatever the answer (tests/evidence/audit/test_audit.py), and noise it knows is subtracted.
+Each observation is everything that the adversary has, less the parts that are independent of the truth: an
+aggregator's share is uniform for every answer (tests/evidence/audit/test_audit.py), and known noise is subtracted.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ Integers = NDArray[np.int64]
 Observation = Callable[[Seen], Integers]
 
 _REACH: Final = 5
-"""Numbers are cut to -5..5, which every adversary can do as well."""
+"""Numbers are cut to -5..5: an adversary could do the same, so the bound stays a lower bound."""
 _SIDE: Final = 2 * _REACH + 1
 
 
@@ -33,32 +33,35 @@ OBSERVATIONS: Final[Mapping[str, Observation]] = MappingProxyType(
         "one_aggregator": lambda seen: seen.opened - seen.noises[0],
         "all_but_one_aggregators": _all_but_one,
         "all_aggregators": lambda seen: seen.messages,
-        # The strongest reader of the release who also knows the bit: all but one aggregator.
+        # The strongest adversary that sees the release and the bit: all but one aggregator.
         "sampled_bit_leaked": lambda seen: _all_but_one(seen)[seen.sampled],
         "one_round_two_message": lambda seen: seen.messages[:, 1:],
         "one_answer_alone": lambda seen: seen.messages,
     }
 )
-"""From the slug of a view to what that adversary sees of n releases: (rows, columns) of whole numbers."""
+"""From the slug of a view to the function that returns its observation of n releases, (rows, columns) int64.
+
+Only `sampled_bit_leaked` has fewer rows than releases.
+"""
 
 
 def observation_of(view: AdversaryView) -> Observation:
-    """Return what the adversary of a view sees.
+    """Return the function that gives the observation of a view's adversary.
 
     Raises:
-        ScenarioError: a slug without an observation: a line of a statement that nobody attacks must not pass.
+        ScenarioError: the audit does not know the view's slug: a line that is not attacked must not pass.
     """
     if view.adversary not in OBSERVATIONS:
-        raise ScenarioError(f"a statement names the adversary {view.adversary!r}, whom the audit does not know")
+        raise ScenarioError(f"a statement names the adversary {view.adversary!r}, which the audit does not know")
     return OBSERVATIONS[view.adversary]
 
 
 def outcome_count(columns: int) -> int:
-    """Return how many outcomes an observation of so many columns has."""
+    """Return the number of outcomes of an observation with this number of columns."""
     return int(_SIDE**columns)
 
 
 def outcomes(seen: Integers) -> Integers:
-    """Return each row as one number below `outcome_count`: its entries, cut, as digits."""
+    """Return each row as one number below `outcome_count`, (rows,) int64: its entries, cut, are the digits."""
     digits = np.clip(seen, -_REACH, _REACH) + _REACH
     return np.asarray(digits @ _SIDE ** np.arange(seen.shape[1]), dtype=np.int64)

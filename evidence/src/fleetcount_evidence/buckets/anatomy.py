@@ -30,9 +30,10 @@ def anatomy_possible(counts: Sequence[int], diversity: int) -> bool:
 
 
 def anatomy_loss(records: int, diversity: int) -> int:
-    """Return the loss of buckets of l and l + 1 records, as if they could be filled.
+    """Return the loss of buckets of l and l + 1 records, whether or not an l-diverse assignment exists.
 
-    |T| = b l + r records make b buckets, r of them one larger. The paper plots this where no l-diverse solution exists.
+    |T| = b l + r records make b buckets, r of them with one record more. The paper plots this value also where no
+    l-diverse solution exists.
 
     Raises:
         RangeError: l is not in 1..|T|, or r > b, so that some bucket would need l + 2 records.
@@ -46,13 +47,13 @@ def anatomy_loss(records: int, diversity: int) -> int:
 
 
 def anatomy_buckets(counts: Sequence[int], diversity: int) -> list[Bucket]:
-    """Return l-diverse buckets: one record of each of the l most frequent remaining values, again and again.
+    """Return l-diverse buckets: each gets one record of each of the l most frequent remaining values.
 
-    The fewer than l values left over go to buckets that do not hold them yet.
+    At the end records of fewer than l values are left; each goes into a bucket without its value.
 
     Raises:
         RangeError: l is not in 1..|T|.
-        UnsatisfiableError: some value is too frequent for l-diversity.
+        UnsatisfiableError: a value is too frequent for l-diversity.
     """
     records = sum(counts)
     if not 1 <= diversity <= records:

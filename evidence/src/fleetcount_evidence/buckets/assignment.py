@@ -1,6 +1,6 @@
 """Puts the records into the buckets of a valid setting: first by size, then round-robin inside a size.
 
-Works on counts of values; which record of a value goes where is the caller's (random) choice.
+It works on counts of values; the caller chooses, at random, which record of a value goes into which bucket.
 """
 
 from collections.abc import Sequence
@@ -31,14 +31,14 @@ class Bucket:
 def round_robin(counts: Sequence[int], size: Size) -> list[Bucket]:
     """Deal the records to the buckets of one size, one after the other ([INF, section 4.1]).
 
-    ONE pointer runs over all values: it does not start again for each value, or the buckets would not all be full.
-    Each value then stands floor(o_i/b) or ceil(o_i/b) times in a bucket.
+    One pointer runs over all values. If it started again for each value, the first buckets would get too many records.
+    A bucket has each value floor(o_i/b) or ceil(o_i/b) times.
 
     Raises:
         RangeError: the counts do not fill the buckets exactly.
     """
     if sum(counts) != size.records:
-        raise RangeError("number of records", sum(counts), f"{size.records}, what the buckets hold")
+        raise RangeError("number of records", sum(counts), f"{size.records}, the size of all buckets")
     dealt = np.zeros((size.buckets, len(counts)), dtype=np.int64)
     pointer = 0
     for value, count in enumerate(counts):
@@ -52,8 +52,8 @@ def round_robin(counts: Sequence[int], size: Size) -> list[Bucket]:
 def two_size_partition(values: SensitiveValues, small: Size, large: Size) -> tuple[list[int], list[int]]:
     """Split the records between two sizes by moving surplus upwards ([INF, section 4.3]).
 
-    The small buckets first take u_i1 = min(o_i, a_i1) of every value; what is too much moves to the large ones, in
-    the order of the values, as long as those stay within u_i2.
+    The small buckets first get u_i1 = min(o_i, a_i1) records of every value; the surplus moves to the large ones, value
+    by value, at most u_i2 = min(o_i, a_i2) of each.
 
     Raises:
         UnsatisfiableError: the setting is not valid.
@@ -72,10 +72,11 @@ def two_size_partition(values: SensitiveValues, small: Size, large: Size) -> tup
 
 
 def partition(values: SensitiveValues, setting: BucketSetting) -> list[list[int]]:
-    """Return how many records of each value go to each size, by a maximum flow (any number of sizes).
+    """Return, for each size, how many records of each value go into it; by a maximum flow, for any number of sizes.
 
     Raises:
         UnsatisfiableError: the setting is not valid.
+        RangeError: more than 2^31 - 1 records, which the solver's 32-bit capacities cannot express.
     """
     caps = capacities(values, setting)
     kinds, sizes = len(values.counts), len(setting.sizes)
@@ -104,10 +105,11 @@ def _flow_graph(values: SensitiveValues, setting: BucketSetting, caps: Sequence[
 
 
 def assign(values: SensitiveValues, setting: BucketSetting) -> list[Bucket]:
-    """Return all buckets of a valid setting, smaller sizes first, every threshold kept in every bucket.
+    """Return all buckets of a valid setting, smaller sizes first; every bucket keeps every threshold.
 
     Raises:
         UnsatisfiableError: the setting is not valid.
+        RangeError: more than 2^31 - 1 records.
     """
     parts = partition(values, setting)
     return [bucket for size, counts in zip(setting.sizes, parts, strict=True) for bucket in round_robin(counts, size)]

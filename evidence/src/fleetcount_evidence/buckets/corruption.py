@@ -1,4 +1,4 @@
-"""What an adversary gains by excluding values from a bucket, and fake values against it ([INF, section 6]).
+"""The gain of an adversary that excludes values from a bucket, and fake values as a defence ([INF, section 6]).
 
 For buckets whose values are all distinct (l-diversity).
 """
@@ -14,10 +14,10 @@ from fleetcount_evidence.buckets.setting import UnsatisfiableError
 
 
 def exclusion_certainty(real: int, fake: int, excluded: int) -> Fraction:
-    """Return (s - r)/(s - r + f): how certain it is that a value still standing in the bucket is a real one.
+    """Return (s - r)/(s - r + f): the probability that a value of a bucket that is not excluded is a real one.
 
-    `real` is s, the bucket's records; `fake` is f; `excluded` is r, the records whose values the adversary already
-    knows (corruption) or can rule out (negative association), 0 <= r < s.
+    `real` is s, the number of the bucket's records; `fake` is f, of its fake values; `excluded` is r, of the records
+    whose values the adversary already knows (corruption) or can rule out (negative association), 0 <= r < s.
 
     Raises:
         RangeError: s < 1, f < 0, or r outside 0..s-1.
@@ -34,9 +34,9 @@ def exclusion_certainty(real: int, fake: int, excluded: int) -> Fraction:
 def negative_associations(
     attribute: Sequence[str], sensitive: Sequence[str], smallest_support: int
 ) -> set[tuple[str, str]]:
-    """Return the pairs (attribute value, sensitive value) that never occur together though both are frequent.
+    """Return the pairs (attribute value, sensitive value) that never occur together although both are frequent.
 
-    Both must occur at least `smallest_support` times; an adversary who learns such a pair excludes the sensitive value
+    Both must occur at least `smallest_support` times. An adversary that learns such a pair excludes the sensitive value
     for a person with the attribute value.
 
     Raises:
@@ -64,8 +64,8 @@ def choose_fakes(
 ) -> list[str]:
     """Return `number` fake values for a bucket: from the domain, distinct, not in the bucket, drawn uniformly.
 
-    With `records` (the attribute values of the bucket's records) and `associations`, a fake that the adversary could
-    exclude for any of the records is not used.
+    With `records` (the attribute values of the bucket's records) and `associations` (pairs of `negative_associations`),
+    a fake that the adversary could exclude for any of the records is not used.
 
     Raises:
         UnsatisfiableError: the domain has too few values left.

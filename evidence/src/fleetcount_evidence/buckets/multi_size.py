@@ -1,6 +1,6 @@
 """MultiSizeBucketing: split the records of a two-size optimum and solve each part again ([INF, Algorithm 2]).
 
-A heuristic: never worse than two sizes, not always the optimum (`optimum` has that, for few values).
+A heuristic: never worse than two sizes, but not always the optimum (`optimum` computes that, for few values).
 """
 
 from fleetcount_evidence.buckets.assignment import two_size_partition

@@ -1,6 +1,6 @@
 """The exact optimum over any number of sizes, by mixed-integer programming; for few values.
 
-The lower bound that the paper calls "Optimal" ([INF, section 7.2]).
+Its loss is the lower bound that the paper calls "Optimal" ([INF, section 7.2]).
 """
 
 import numpy as np
@@ -16,8 +16,8 @@ def optimal_bucketing(
 ) -> BucketSetting:
     """Return the valid setting of least loss with sizes `smallest`..`largest` (HiGHS).
 
-    Variables: b_S buckets of each size and n_iS records of value i in them, with n_iS <= floor(f'_i S) b_S, every
-    record placed, every bucket full.
+    Variables: b_S buckets of each size and n_iS records of value i in them. Constraints: n_iS <= floor(f'_i S) b_S,
+    every record is placed, every bucket is full. The solver uses floats: check the result (`validity`, `assign`).
 
     Raises:
         RangeError: not 1 <= smallest <= largest.

@@ -1,6 +1,6 @@
-"""The list of all ways to hold |T| records in buckets of two given sizes, indexed without storing it.
+"""The list of all ways to put |T| records into full buckets of two given sizes, indexed without storing it.
 
-No thresholds here: a pair is feasible when its buckets hold exactly |T| records ([INF, section 5.1.1]).
+Thresholds play no part: a pair is feasible when its buckets contain exactly |T| records ([INF, section 5.1.1]).
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class PairList:
 
     @classmethod
     def of(cls, records: int, small: int, large: int) -> "PairList | None":
-        """Return the list for sizes `small` < `large`, or None when there is no pair at all.
+        """Return the list for sizes `small` < `large`, or None when it is empty.
 
         With g = gcd(S_1, S_2) dividing |T|, b_2 of the first pair is (|T|/g) (S_2/g)^-1 mod (S_1/g).
 
@@ -65,7 +65,7 @@ class PairList:
 
     @property
     def loss_step(self) -> int:
-        """How much the loss grows from one pair to the next; always positive."""
+        """The growth of the loss from one pair to the next; always positive."""
         return self.step_large * (self.large - 1) ** 2 - self.step_small * (self.small - 1) ** 2
 
     def pair(self, index: int) -> tuple[int, int]:
@@ -77,7 +77,10 @@ class PairList:
         return self.first_loss + index * self.loss_step
 
     def below(self, loss: int | None) -> int:
-        """Return how many pairs, a prefix, have a loss below `loss`; all for None ([INF, Equation 11, Lemma 5.25])."""
+        """Return the number of pairs with a loss below `loss`, which come first; all for None.
+
+        Source: [INF, Equation 11, Lemma 5.25].
+        """
         if loss is None:
             return self.length
         return max(0, min(self.length, (loss - 1 - self.first_loss) // self.loss_step + 1))

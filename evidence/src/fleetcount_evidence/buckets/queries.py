@@ -1,6 +1,6 @@
 """Count queries on a bucketised table, and their relative error ([INF, section 7.2.2]).
 
-An analyst who holds the two published tables assumes that inside a bucket every record has every value equally likely.
+An analyst with the two published tables assumes that every record of a bucket has each of its values equally likely.
 """
 
 from dataclasses import dataclass
@@ -14,9 +14,10 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CodedTable:
-    """A table with integer codes: `attributes` (records, A) with codes 0..domains[a]-1, `sensitive` (records,).
+    """A table with integer codes, all int64.
 
-    `buckets` (records,) gives each record's bucket 0..B-1.
+    `attributes` is (records, A) with codes 0..domains[a]-1; `sensitive` is (records,) with codes
+    0..sensitive_domain-1; `buckets` is (records,), each record's bucket 0..B-1.
 
     Raises:
         ShapeError: the arrays do not fit together.
@@ -50,11 +51,11 @@ def random_queries(
 ) -> list[CountQuery]:
     """Return queries of a random dimension qd in 1..A over random attributes.
 
-    Each set has ceil(|domain| selectivity^(1/(qd + 1))) random codes, so that a query selects about that share of the
-    records (Xiao and Tao's workload).
+    Each set has ceil(|domain| selectivity^(1/(qd + 1))) random codes, so that a query selects a share of about
+    `selectivity` of the records (Xiao and Tao's workload).
 
     Raises:
-        RangeError: selectivity outside (0, 1], or no query asked for.
+        RangeError: selectivity outside (0, 1], or `number` below 1.
     """
     if not 0 < selectivity <= 1:
         raise RangeError("selectivity", selectivity, "above 0 and at most 1")
@@ -103,7 +104,7 @@ def average_relative_error(table: CodedTable, queries: list[CountQuery]) -> floa
     """Return the mean of |estimate - truth|/truth over the queries with a truth above 0.
 
     Raises:
-        RangeError: no query has one.
+        RangeError: no query has a truth above 0.
     """
     pairs = [(estimate(table, query), true_answer(table, query)) for query in queries]
     errors = [abs(guess - truth) / truth for guess, truth in pairs if truth]

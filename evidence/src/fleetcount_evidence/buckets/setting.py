@@ -1,6 +1,6 @@
-"""What is to be protected and what is built: sensitive values with their thresholds, and bucket settings.
+"""Sensitive values with their thresholds, and bucket settings.
 
-Decides no validity; it only states the quantities of [INF, section 3].
+It only defines the quantities of [INF, section 3]; `validity` decides whether a setting can keep the thresholds.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from fleetcount_analysis.errors import AnalysisError, RangeError, ShapeError
 
 
 class UnsatisfiableError(AnalysisError):
-    """No bucketization can keep the thresholds; the message names the value and why."""
+    """No bucketization can keep the thresholds; the message gives the cause and, where one is to blame, the value."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,9 +23,9 @@ class SensitiveValues:
     value i is at most f'_i. It can be kept if and only if f'_i >= f_i = o_i/|T| for all i ([INF, Lemma 3.7]).
 
     Raises:
-        ShapeError: not one threshold a count.
+        ShapeError: the numbers of thresholds and counts differ.
         RangeError: no record, a negative count, a threshold outside (0, 1].
-        UnsatisfiableError: a value is more frequent than its threshold (named by its position).
+        UnsatisfiableError: a value is more frequent than its threshold (the message names its position).
     """
 
     counts: tuple[int, ...]
@@ -56,7 +56,7 @@ class SensitiveValues:
 
     @cached_property
     def smallest_size(self) -> int:
-        """min over occurring values of ceil(1/f'_i): no bucket that holds any record can be smaller ([INF, 5.1])."""
+        """min over occurring values of ceil(1/f'_i): no bucket with a record can be smaller ([INF, section 5.1])."""
         return min(
             -(-threshold.denominator // threshold.numerator)
             for count, threshold in zip(self.counts, self.thresholds, strict=True)
@@ -64,7 +64,7 @@ class SensitiveValues:
         )
 
     def most_in_one(self, size: int) -> tuple[int, ...]:
-        """Return floor(f'_i S) for every value: how often it may stand in one bucket of `size` records."""
+        """Return floor(f'_i S) for every value: how often it may occur in one bucket of `size` records."""
         return tuple(threshold.numerator * size // threshold.denominator for threshold in self.thresholds)
 
     def part(self, counts: Sequence[int]) -> "SensitiveValues":
@@ -78,7 +78,7 @@ def linear_thresholds(
     """Return f'_i = min(1, theta f_i + offset), the experiments' rule ([INF, section 7.1], theta from 2 to 32).
 
     Raises:
-        RangeError: theta is below 1 or the offset negative (some value would exceed its own threshold), or no record.
+        RangeError: theta below 1 or a negative offset (a value could exceed its own threshold), or no record.
     """
     if theta < 1:
         raise RangeError("theta", theta, "at least 1")
@@ -105,7 +105,7 @@ class Size:
 
     @property
     def records(self) -> int:
-        """s_j = S_j b_j, the records these buckets hold."""
+        """s_j = S_j b_j, the number of records in these buckets."""
         return self.size * self.buckets
 
     @property
@@ -128,7 +128,12 @@ class BucketSetting:
 
     @classmethod
     def of(cls, *pairs: tuple[int, int]) -> "BucketSetting":
-        """Return the setting of (size, buckets) pairs; equal sizes are added up, pairs without buckets left out."""
+        """Return the setting of (size, buckets) pairs; pairs of equal size are added up, and 0 buckets are left out.
+
+        Raises:
+            ShapeError: no pair has a bucket.
+            RangeError: a size below 1, or a negative number of buckets.
+        """
         buckets: dict[int, int] = {}
         for size, number in pairs:
             buckets[size] = buckets.get(size, 0) + number
@@ -136,7 +141,7 @@ class BucketSetting:
 
     @property
     def records(self) -> int:
-        """The records all buckets hold together; equal to |T| for a feasible setting (CC)."""
+        """The number of records in all buckets together; equal to |T| for a feasible setting (CC)."""
         return sum(size.records for size in self.sizes)
 
     @property

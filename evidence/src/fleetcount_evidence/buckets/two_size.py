@@ -1,6 +1,6 @@
 """TwoSizeBucketing: the best setting of at most two bucket sizes, exactly ([INF, section 5.1, Algorithm 1]).
 
-Integers only. Three ways to prune give the same answer; two of them exist to be compared with.
+Integers only. Three kinds of pruning give the same answer; two of them exist only for comparison.
 """
 
 import enum
@@ -14,12 +14,12 @@ from fleetcount_evidence.buckets.setting import BucketSetting, SensitiveValues, 
 
 
 class Pruning(enum.Enum):
-    """How much of each pair list is looked at ([INF, section 7.3])."""
+    """The part of each pair list that is examined ([INF, section 7.3])."""
 
     NONE = "none"
     """Every pair from the first to the first valid one, whatever the best loss so far."""
     LOSS = "loss"
-    """The same, but only pairs that would beat the best loss so far."""
+    """The same, but only pairs with a smaller loss than the best so far."""
     FULL = "full"
     """The first valid pair found directly: linear conditions solved, monotone ones bisected."""
 
@@ -50,8 +50,8 @@ def two_size_bucketing(
 ) -> TwoSizeResult:
     """Return the valid setting of sizes `smallest` <= S_1 < S_2 <= `largest` with the least loss.
 
-    `smallest` is min ceil(1/f'_i) unless given. With `below`, only settings of a smaller loss count. Of equal losses
-    the one with the smaller sizes wins. O(m log|T|) for each of the pairs of sizes (`FULL`).
+    `smallest` None means min ceil(1/f'_i). With `below`, only settings with a loss below it are considered. Of equal
+    losses the setting with the smaller sizes is returned. O(m log|T|) for each pair of sizes (`FULL`), m values.
 
     Raises:
         RangeError: not 1 <= smallest < largest <= 10,000.

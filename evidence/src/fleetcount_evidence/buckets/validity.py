@@ -1,6 +1,6 @@
-"""Which bucket settings can keep the thresholds.
+"""Decides exactly whether a bucket setting can keep the thresholds.
 
-Answers yes or no exactly; the assignment that shows it is made in `assignment`.
+`assignment` computes an assignment for a valid setting.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ MOST_SIZES: Final = 16
 
 
 def capacities(values: SensitiveValues, setting: BucketSetting) -> list[list[int]]:
-    """Return a_ij = floor(f'_i S_j) b_j, per size j a list over values i ([INF, Definition 4.16])."""
+    """Return a_ij = floor(f'_i S_j) b_j, for each size j a list over the values i ([INF, Definition 4.16])."""
     return [[most * size.buckets for most in values.most_in_one(size.size)] for size in setting.sizes]
 
 
@@ -31,7 +31,7 @@ def setting_is_valid(values: SensitiveValues, setting: BucketSetting) -> bool:
     extension to three sizes (its Example 5.32) asks only for single sizes J and is not sufficient.
 
     Raises:
-        RangeError: more than 16 sizes (2^sizes sets would be looked at).
+        RangeError: more than 16 sizes (the time grows as 2^sizes).
     """
     if len(setting.sizes) > MOST_SIZES:
         raise RangeError("number of sizes", len(setting.sizes), f"1 to {MOST_SIZES}")

@@ -1,6 +1,6 @@
 """Recompute golden numbers through the public functions of the mechanisms and the analysis, group by group.
 
-It must not hold an expected number: a row brings its arguments and the answers it expects of them.
+It must not contain an expected number: each row of the file has the arguments and the expected answers.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -15,13 +15,13 @@ from fleetcount_evidence.golden.rows import Beyond, Fields, MalformedGoldenError
 
 TOLERANCE: Final = 1e-9
 _REFUSAL: Final = 240
-"""Characters of a refusal: it names the value and what is allowed."""
+"""Most characters of a refusal's text in a report: it names the value and what is allowed."""
 _EXACT_TOLERANCE: Final = Fraction(1, 10**9)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One number that differs: where it stands, what the file expects, what was computed."""
+    """One number that differs: its place in the file, the expected value and the computed value, as texts."""
 
     where: str
     expected: str
@@ -33,7 +33,7 @@ class Difference:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupResult:
-    """The verdict on one group: how many rows were recomputed, and what differs."""
+    """The verdict on one group: the number of recomputed rows, and every difference."""
 
     group: str
     rows: int
@@ -141,7 +141,7 @@ def _check_row(row: Fields, recompute: Recompute) -> list[Difference]:
 
 
 def _guarded(compare: Callable[[], list[Difference]], where: str, content: object) -> list[Difference]:
-    """Return what differs; a number that cannot be judged and an argument that a function refuses are differences."""
+    """Return the differences: also a number that cannot be judged, and an argument that a function refuses."""
     try:
         beyond = Beyond.within(content)
         if beyond is not None:

@@ -1,7 +1,7 @@
-"""What golden rows ask of more than one public function, or of one with arguments that a row does not spell.
+"""Functions for golden rows that need several public functions, or arguments that are not fields of the row.
 
-Every entry calls the mechanisms, the analysis or the papers' experiments; `groups.toml` says which row asks which. It
-must not state a result.
+Each calls the mechanisms, the analysis or the papers' experiments; `groups.toml` names the function of each group. It
+must not contain an expected number.
 """
 
 import ast
@@ -56,7 +56,7 @@ Pairs = Sequence[tuple[int, int]]
 _YES: Final = 100
 """The number of Yes in the group `rr`, whose rows name only the population."""
 _MOST_BITS: Final = 400_000
-"""Of a power of p: a little more than the smallest number that is read has."""
+"""Most bits of a power of p: a little more than those of the smallest number that is read, 1e-100000."""
 _MARKS: Final = {"_": Mark.SAFE, "x": Mark.UNANSWERED}
 _DIRECTIONS: Final = {"up": Direction.DECREASING, "down": Direction.INCREASING}
 
@@ -64,7 +64,7 @@ _DIRECTIONS: Final = {"up": Direction.DECREASING, "down": Direction.INCREASING}
 
 
 def larger_message_epsilon(pi0: float, rate: float) -> float:
-    """Return what a message of a binary die loses, the larger of its two outputs."""
+    """Return the epsilon of one message of a binary die: the larger of those of its two outputs."""
     return max(message_epsilon_binary(pi0, rate))
 
 
@@ -74,7 +74,7 @@ def linked_delta_of_rate(rate: Fraction) -> Fraction | float:
 
 
 def two_coin_epsilons(truth: Fraction, yes: Fraction) -> tuple[float, float]:
-    """Return what the two coins lose by the answers Yes and No."""
+    """Return the epsilons of the two coins: of the answer Yes and of the answer No."""
     coins = TwoCoin(truth_probability=truth, yes_probability=yes)
     return coins.epsilon_yes, coins.epsilon_no
 
@@ -83,7 +83,7 @@ def two_coin_deviations(populations: object, truth: float, yes: float) -> Mappin
     """Return the standard deviation of a two-coin count of 100 for each population that an object names.
 
     Raises:
-        MalformedGoldenError: it is no object whose names are populations.
+        MalformedGoldenError: `populations` is not an object whose names are populations.
     """
     names = list(Fields.of(populations, "rr.sd").fields)
     if not all(re.fullmatch(r"[0-9]{1,12}", name) for name in names):
@@ -92,7 +92,7 @@ def two_coin_deviations(populations: object, truth: float, yes: float) -> Mappin
 
 
 def release_sd_of_loss(count: int, rate: Fraction | float, epsilon: Fraction | float, noises: int) -> float:
-    """Return the standard deviation of a release whose noises make it lose `epsilon` by two cells."""
+    """Return the standard deviation of a release whose noise gives `epsilon` to neighbours that differ in two cells."""
     return release_sd(count, rate, noise_epsilon_two_cell(epsilon, rate), noises)
 
 
@@ -108,7 +108,7 @@ def asymmetric_row_of(count: int, maximum: int, epsilon: Fraction, direction: ob
     """Return the law of a noisy count; the direction is 'up' (noise at or above the count) or 'down'.
 
     Raises:
-        MalformedGoldenError: another direction.
+        MalformedGoldenError: `direction` is neither.
     """
     if not isinstance(direction, str) or direction not in _DIRECTIONS:
         raise MalformedGoldenError(f"ageo.row: field 'direction' is {shown(direction)}; it must be 'up' or 'down'")
@@ -116,9 +116,9 @@ def asymmetric_row_of(count: int, maximum: int, epsilon: Fraction, direction: ob
 
 
 def city_answers(few: Sequence[int], busy: Sequence[int]) -> tuple[float, float, float]:
-    """Return the share of safe locations found, how many, and how many under (1, 0.0001)-DP.
+    """Return the expected share of safe locations found, their expected number, and that under (1, 0.0001)-DP.
 
-    `few` are the locations with 0, 1, ... visitors, all safe; `busy` the counts of the others.
+    `few` are the numbers of locations with 0, 1, ... visitors, all safe; `busy` are the counts of the others.
     """
     histogram = Counter(dict(enumerate(few))) + Counter(busy)
     threshold, epsilon = len(few) - 1, Fraction(1)
@@ -133,7 +133,7 @@ def sparse_law(names: Sequence[str]) -> Mapping[str, Fraction]:
     '_' is safe, 'x' unanswered.
 
     Raises:
-        MalformedGoldenError: a name is no outcome.
+        MalformedGoldenError: a name is not an outcome.
     """
     law = SanitizedSparseVector(epsilon=Fraction(1), maximum=5, thresholds=(2, 2, 2)).law((1, 3, 0))
     return {name: law.get(_outcome(name), Fraction(0)) for name in names}
@@ -144,7 +144,7 @@ def _outcome(name: str) -> tuple[int | Mark, ...]:
         parts: object = ast.literal_eval(name) if len(name) <= 80 else None
     except (ValueError, SyntaxError):
         parts = None
-    items = cast("tuple[object, ...]", parts) if isinstance(parts, tuple) else (None,)  # A sure refusal.
+    items = cast("tuple[object, ...]", parts) if isinstance(parts, tuple) else (None,)  # The next line refuses None.
     if not all(item in _MARKS or isinstance(item, int) for item in items):
         raise MalformedGoldenError(f"salap.law: {shown(name)} is not an outcome like ('_', 3, 'x')")
     return tuple(item if isinstance(item, int) else _MARKS[cast("str", item)] for item in items)  # A key of marks.
@@ -157,13 +157,13 @@ def bounded_geometric_like(content: object) -> Matrix:
     """Return G_n for the ratio that the first entry 1/(1+a) of a matrix states; all other entries check it.
 
     Raises:
-        MalformedGoldenError: it is no matrix of fractions.
+        MalformedGoldenError: `content` is not a matrix of fractions.
     """
     if not isinstance(content, list) or not content or not isinstance(content[0], list) or not content[0]:
         raise MalformedGoldenError(f"geo.Gn is {shown(content)}; it must be a matrix of fractions")
     rows = cast("list[list[object]]", content)  # Checked for its first row; the comparison refuses other shapes.
     first = number_of(rows[0][0], "geo.Gn[0][0]")
-    # An entry that no ratio in (0, 1) gives is simply wrong: any ratio's matrix will say so.
+    # An entry that no ratio in (0, 1) gives differs from the matrix of any ratio, so any ratio will do.
     ratio = 1 / first - 1 if Fraction(1, 2) < first < 1 else Fraction(1, 2)
     return bounded_geometric_matrix(ratio, len(rows) - 1)
 
@@ -189,8 +189,8 @@ def first_pair(records: int, small: int, large: int) -> list[int] | None:
 def bucket_optima(counts: Sequence[int], theta: Fraction, multi_pairs: Pairs, optimal_pairs: Pairs) -> list[object]:
     """Return thresholds, smallest size, the settings of three methods and their losses.
 
-    A setting is a set of sizes, so several-size settings are in the order of the row's; several can have the least
-    loss, so the row's optimum is compared with itself if it is one of them.
+    A setting is a set of sizes: the sizes of a setting are returned in the row's order, so that only the set is
+    compared. Several settings can have the least loss: when the row's is one of them, it is returned.
     """
     values = SensitiveValues(counts=tuple(counts), thresholds=linear_thresholds(counts, theta))
     two, multi, best = two_size_bucketing(values), multi_size_bucketing(values), optimal_bucketing(values)
@@ -215,22 +215,22 @@ def three_sizes_hold(counts: Sequence[int], buckets: Pairs) -> bool:
 
 
 def geometric_basic(noise_epsilon: Fraction, windows: int) -> Fraction:
-    """Return what windows of two noised cells lose by basic composition."""
+    """Return the epsilon of `windows` windows of two noised cells by basic composition."""
     return basic_epsilon([noise_epsilon]) * 2 * windows
 
 
 def geometric_optimal(noise_epsilon: Fraction, windows: int, delta: Fraction) -> Fraction:
-    """Return what windows of two noised cells lose by optimal composition, at this delta."""
+    """Return the epsilon of `windows` windows of two noised cells by optimal composition, at this delta."""
     return optimal_loss_repeated(noise_epsilon, 2 * windows, delta)
 
 
 def geometric_optimal_delta(noise_epsilon: Fraction, windows: int, epsilon: Fraction) -> Fraction:
-    """Return the delta of windows of two noised cells by optimal composition, at this epsilon."""
+    """Return the delta of `windows` windows of two noised cells by optimal composition, at this epsilon."""
     return optimal_delta_repeated(noise_epsilon, 2 * windows, epsilon)
 
 
 def zcdp_order_epsilon(rho: Fraction, order: Fraction, delta: Fraction) -> Fraction:
-    """Return what rho-zCDP loses at this delta, seen at one order."""
+    """Return the epsilon of rho-zCDP at this delta, converted at one order."""
     return order_epsilon(order * rho, order, delta)
 
 
@@ -245,7 +245,11 @@ def exposure_all(rate: Fraction, units: int) -> Fraction:
 
 
 def _writable(rate: Fraction, units: int) -> Fraction:
-    """Return p, of which p**U can be written down."""
+    """Return p.
+
+    Raises:
+        MechanismError: p**U would have more than 400,000 bits.
+    """
     bits = rate.denominator.bit_length()
     if units * bits > _MOST_BITS:
         raise MechanismError(f"units is {units}, allowed: 1..{_MOST_BITS // bits} for this p")
@@ -269,7 +273,7 @@ def _equal_units(units: int, unit_windows: int) -> tuple[int, ...]:
 
 
 def window_variance_of(rate: Fraction, variance: Fraction, noises: int, count: int, *_others: object) -> Fraction:
-    """Return the variance of one window's estimate; what the row says of other windows has no part in it."""
+    """Return the variance of one window's estimate; `_others`, the row's fields of other windows, are not used."""
     return window_variance(rate, _noise_variance(variance), noises, count)
 
 
@@ -287,7 +291,7 @@ def _noise_variance(variance: Fraction) -> Fraction:
     its group `gaussian_variance`, where `variance` = 1/4 has Var = .215. Its rows `variance_*` have s = 9 and 660, at
     which both are the same to 70 digits; at s = 1 they differ by 2e-7, below that by a seventh and more.
     """
-    # Beyond 100 both agree to 800 digits, and without noise the variance is none.
+    # Above 100 both agree to 800 digits; without noise the variance is 0.
     return discrete_gaussian_variance(variance) if 0 != variance <= 100 else variance
 
 
@@ -295,7 +299,7 @@ def _noise_variance(variance: Fraction) -> Fraction:
 
 
 def ledger_total(charges: Sequence[object], orders: Sequence[object], delta: Fraction) -> Fraction:
-    """Return the epsilon that a ledger of Renyi losses at these orders says was spent on the charges."""
+    """Return the epsilon that a ledger of Renyi losses at these orders computes for the charges together."""
     numbers = Fields(where="ledger_total, orders", fields={str(place): order for place, order in enumerate(orders)})
     sorted_orders = tuple(sorted(numbers.whole(str(place)) for place in range(len(orders))))
     budget = LossBudget(epsilon=Fraction(LARGEST_BUDGET), delta=delta, orders=sorted_orders)
@@ -304,7 +308,7 @@ def ledger_total(charges: Sequence[object], orders: Sequence[object], delta: Fra
 
 
 def _charge(one: Fields, orders: tuple[int, ...]) -> LossVector:
-    """Return what one charge of a row loses at each order."""
+    """Return the Renyi loss of one charge of a row at each order."""
     kind, pure = one.raw("kind"), None
     if kind == "gaussian":
         moved = one.whole("cells"), one.whole("windows"), one.number("variance")

@@ -1,6 +1,6 @@
-"""The golden groups: which public function answers what, as the table `groups.toml` beside this module says it.
+"""The golden groups: the public function that recomputes each, read from the table `groups.toml` beside this module.
 
-It must not know a formula: it reads the table, and calls what it names with a row's fields.
+It must not contain a formula: it calls the function that the table names with the fields of a row.
 """
 
 import re
@@ -35,25 +35,25 @@ class Call:
 
     @classmethod
     def of(cls, text: str) -> "Call":
-        """Return the call that a text of the table spells.
+        """Return the call that a text of the table describes, for example "module.function(exact p, 2)".
 
         Raises:
-            ValueError: it spells none.
+            ValueError: the text does not describe a call.
         """
         found = _CALL.fullmatch(text)
         if found is None:
-            raise ValueError(f"{text!r} is no call: module.function(kind field, ...)")
-        module, function, spelt = found.groups()
+            raise ValueError(f"{text!r} is not a call like module.function(kind field, ...)")
+        module, function, argument_texts = found.groups()
         arguments: list[tuple[str, str] | int] = []
-        for argument in filter(None, spelt.split(", ")):
+        for argument in filter(None, argument_texts.split(", ")):
             kind, _, name = argument.partition(" ")
             arguments.append(int(argument) if _LITERAL.fullmatch(argument) else (kind, name))
         return cls(getattr(import_module(module), function), tuple(arguments))
 
     def on(self, fields: Fields) -> object:
-        """Return what the function gives for a row."""
-        taken = [one if isinstance(one, int) else getattr(fields, one[0])(one[1]) for one in self.arguments]
-        return self.function(*taken)
+        """Return the function's result for a row."""
+        values = [one if isinstance(one, int) else getattr(fields, one[0])(one[1]) for one in self.arguments]
+        return self.function(*values)
 
 
 @cache
@@ -63,7 +63,7 @@ def table() -> Mapping[str, Mapping[str, Any]]:
 
 
 def row_group(name: str) -> Recompute | None:
-    """Return what recomputes a row of a group, or None if the group is no list of rows or not known."""
+    """Return the function that recomputes a row of a group, or None if the group is not a list of rows or not known."""
     if name in table()["questions"]:
         return _question(Call.of(table()["questions"][name]))
     for known, answers in table()["rows"].items():
@@ -74,7 +74,7 @@ def row_group(name: str) -> Recompute | None:
 
 
 def matrix_group(name: str) -> Callable[[object], object] | None:
-    """Return what recomputes a group that is one matrix from the file's, or None if it is not one or not known."""
+    """Return the function that recomputes a group that is one matrix; None for another or an unknown group."""
     text = table()["matrices"].get(name)
     if text is None:
         return None
@@ -83,7 +83,7 @@ def matrix_group(name: str) -> Callable[[object], object] | None:
 
 
 def _answers(calls: Mapping[tuple[str, ...], Call], given: Mapping[str, str]) -> Recompute:
-    """Return what asks each function; `given` are the fields that the group's name holds."""
+    """Return the function that makes all calls for a row; `given` are the fields that the group's name contains."""
 
     def recompute(row: Fields) -> Mapping[str, object]:
         fields = Fields(where=row.where, fields={**row.fields, **given}, used=row.used)
@@ -103,7 +103,7 @@ def _answers(calls: Mapping[tuple[str, ...], Call], given: Mapping[str, str]) ->
 
 
 def _question(call: Call) -> Recompute:
-    """Return what recomputes `expected` from `inputs`; a text that agrees to 12 digits is returned as it was given."""
+    """Return the function that recomputes `expected` from `inputs`; it returns an equal text when 12 digits agree."""
 
     def recompute(row: Fields) -> Mapping[str, object]:
         row.raw("how")

@@ -1,6 +1,6 @@
-"""Moments of what a standing question publishes: the discrete Gaussian's, and variances over two windows.
+"""Variances of the numbers that a standing question publishes: of discrete Gaussian noise, and over two windows.
 
-Reference forms for the golden numbers; what is printed with a release comes from `intervals` and `noise`. All from
+Reference formulas for the golden numbers; a release prints intervals from `intervals` and `noise`. All from
 docs/privacy.md, "A question": n_t and n_s devices in a cell in two windows, n_both of them in both, sampling rate p, k
 noises of variance v on each opened number.
 """

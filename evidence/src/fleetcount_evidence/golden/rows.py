@@ -1,4 +1,4 @@
-"""The rows of a golden file: fields read by name and kind, every refusal by name.
+"""The rows of a golden file: fields read by name and kind; every refusal names the field.
 
 It must not compute or compare anything.
 """
@@ -47,7 +47,7 @@ class Beyond:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fields:
-    """An object of a golden file, its fields read by name and kind; every field must be read in the end.
+    """An object of a golden file, its fields read by name and kind; `finish` refuses a field that was not read.
 
     Raises:
         MalformedGoldenError: (each method) the field is missing or of another kind.
@@ -147,8 +147,8 @@ def number_of(value: object, where: str) -> Fraction:
     """Return a number, or its text of any size up to 1e100000: decimal, or a fraction like '9/10'.
 
     Raises:
-        MalformedGoldenError: it is neither.
-        AnalysisError: it is a number that is too large or too small to be judged.
+        MalformedGoldenError: `value` is neither.
+        AnalysisError: the number is too large or too small to be judged.
     """
     if isinstance(value, int | Fraction) and not isinstance(value, bool):
         return Fraction(value)
@@ -168,13 +168,13 @@ def number_of(value: object, where: str) -> Fraction:
 
 
 def shown(value: object, most: int = _SHOWN) -> str:
-    """Return a value for a message, at most 80 characters long or as many as `most` says."""
+    """Return a value as a text for a message, cut to `most` characters."""
     text = _decimal_text(value) if isinstance(value, Fraction) else repr(value)
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
 def _decimal_text(value: Fraction) -> str:
-    """Return a number as a float shows it, beyond a float's range to 15 digits."""
+    """Return the text of the nearest float; for a number beyond a float's range, 15 digits."""
     top, bottom = abs(value.numerator).bit_length(), value.denominator.bit_length()
     if not value or abs(top - bottom) < _FLOAT_BITS:
         return repr(float(value))

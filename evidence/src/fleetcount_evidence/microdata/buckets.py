@@ -1,6 +1,6 @@
-"""Finds buckets that keep every threshold, by the algorithm asked for, and says which value stands in the way.
+"""Finds buckets that keep every threshold, by the requested algorithm, or names the value that makes it impossible.
 
-Works on counts; which record goes where is drawn in `microdata`.
+It works on counts of values; `publication` draws which record goes into which bucket.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from fleetcount_evidence.buckets.two_size import two_size_bucketing
 from fleetcount_evidence.microdata.request import MOST_SIZES, Algorithm, PublicationRequest, SensitiveDomain
 from fleetcount_evidence.microdata.table import MicrodataError, shown
 
-# Buckets are counted value by value, at about 30 bytes a count.
+# A bucket has one count for each value, and a count takes about 30 bytes: at most 600 MB.
 _MOST_COUNTS: Final = 20_000_000
 _MOST_VARIABLES: Final = 10_000
 _SOLVER_LIMIT_S: Final = 120.0
 
 
 def find_buckets(domain: SensitiveDomain, request: PublicationRequest) -> list[Bucket]:
-    """Return buckets for all records, every threshold kept in each; depends on counts and thresholds alone.
+    """Return buckets for all records that keep every threshold; they depend on counts and thresholds only.
 
     Raises:
         MicrodataError: too many sizes, buckets or values for the algorithm.
@@ -38,7 +38,7 @@ def find_buckets(domain: SensitiveDomain, request: PublicationRequest) -> list[B
     try:
         return assign(domain.values, setting)
     except UnsatisfiableError as error:
-        # Only a solver that rounds can have taken an invalid setting for a valid one.
+        # `optimal` alone can get here: its solver computes with floats and can return an invalid setting.
         raise NoOptimumError(
             f"algorithm {request.algorithm.value!r} found a setting that does not hold exactly; take 'multi-size'"
         ) from error
@@ -52,7 +52,7 @@ def _setting(domain: SensitiveDomain, request: PublicationRequest) -> BucketSett
             f"even the largest threshold, that of {domain.described(widest)}, needs buckets of at least "
             f"{values.smallest_size} records; sizes ends at {largest}"
         )
-    # A size too small for every record does no harm, and the search over pairs needs two.
+    # The search over pairs needs two sizes; a size too small for any record only adds settings that are not valid.
     low = min(values.smallest_size, largest - 1) if request.smallest is None else request.smallest
     if largest - low >= MOST_SIZES:
         raise MicrodataError(f"sizes is {low} to {largest}; allowed are at most {MOST_SIZES} sizes")

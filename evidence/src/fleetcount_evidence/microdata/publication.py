@@ -1,8 +1,8 @@
 """Publishes a table of persons as two tables joined by buckets, in which no sensitive value is too likely (F'-privacy).
 
-Anonymised, not differentially private; needs a trusted holder. Reads and writes no file. The setting depends on how
-often each value occurs and on nothing else; which record of a value goes where, and every order, is drawn from the
-source, so that inside a bucket every matching of records with values is equally likely to a reader of the two tables.
+Anonymised, not differentially private; needs a trusted holder. It reads and writes no file. The setting depends only on
+how often each value occurs. The record of each value that a bucket gets, and every order, is drawn from the random
+source: to a reader of the two tables, every matching of a bucket's records with its values is equally likely.
 
 Source: Wang et al., Inferential or Differential: Privacy Laws Dictate, sections 3 to 6 ([INF]; docs/privacy.md).
 """
@@ -29,10 +29,11 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Publication:
-    """Two tables to publish, and what the holder is told about them.
+    """The two tables to publish, and facts about them for the holder only.
 
     `records` are (bucket, quasi-identifiers), `values` (bucket, sensitive value, count), buckets from 1. `worst[i]` is
-    the largest share of value i in any bucket, read off the two tables; fake values are not counted as protection.
+    the largest share of value i in any bucket, computed from the two tables; the share is of the bucket's records, so
+    fake values do not make it smaller.
     """
 
     domain: SensitiveDomain
@@ -43,15 +44,16 @@ class Publication:
 
 
 def publish(table: Microdata, request: PublicationRequest, source: RandomSource) -> Publication:
-    """Return the two tables, checked once more as a reader would join them.
+    """Return the two tables, after a check of the thresholds on the joined tables.
 
-    The holder runs it, with the system's generator. Time is dominated by the setting: O(m log|T|) for each pair of
-    sizes, m values.
+    The holder runs it, with the system's random source. Most time goes to the search for the setting: O(m log|T|) for
+    each pair of sizes and m values.
 
     Raises:
         MicrodataError: the thresholds do not fit the values; the values are too many, or written in two ways.
-        UnsatisfiableError: no buckets keep the thresholds; it names the value.
-        NoOptimumError: the solver of `Algorithm.OPTIMAL` gave up.
+        UnsatisfiableError: no buckets keep the thresholds (the message names the value), or too few values are left
+            for the fakes of a bucket.
+        NoOptimumError: the solver of `Algorithm.OPTIMAL` stopped without an optimum.
     """
     domain = sensitive_domain(table, request.thresholds)
     buckets = find_buckets(domain, request)
@@ -76,7 +78,8 @@ def worst_posteriors(
 ) -> dict[str, Fraction]:
     """Return for each value its largest count_g/|g| over the buckets g of two published tables ([INF, Definition 3.4]).
 
-    What a reader who finds a person in bucket g, and knows nothing else about values, believes about that person.
+    It is the probability that a reader who finds a person in bucket g, and knows nothing else about the values, gives
+    to that value of the person.
     """
     sizes = Counter(bucket for bucket, _ in records)
     shares = {(value, count, sizes[bucket]) for bucket, value, count in values}
@@ -89,8 +92,8 @@ def worst_posteriors(
 def shuffled(items: Sequence[Item], source: RandomSource) -> list[Item]:
     """Return the items in an order drawn uniformly from all orders.
 
-    Every item gets 128 random bits and they are sorted by them; should two be equal, all are drawn again, so that no
-    tie is settled by the order they came in.
+    Every item gets 128 random bits, and the items are sorted by them. If two items get the same bits, all bits are
+    drawn again: a stable sort would keep those two in their given order.
     """
     while True:
         stream = source.random_bytes(_KEY_BYTES * len(items))
@@ -108,7 +111,7 @@ Values = list[tuple[int, str, int]]
 def _place(
     table: Microdata, names: Sequence[str], buckets: Sequence[Bucket], source: RandomSource
 ) -> tuple[Records, Values]:
-    """Number the buckets at random, give each random records of its values, and shuffle inside the bucket."""
+    """Number the buckets at random, put random records of its values into each, and shuffle inside each bucket."""
     waiting: dict[str, list[int]] = {name: [] for name in names}
     for record, value in enumerate(table.sensitive):
         waiting[value].append(record)
@@ -148,7 +151,10 @@ def _with_fakes(
 
 
 def _excluded(table: Microdata, support: int | None) -> dict[tuple[int, str], set[str]]:
-    """Return, by quasi-identifier and its value, the sensitive values a reader may know never go with it."""
+    """Return the sensitive values that never occur with a quasi-identifier's value, by its column and that value.
+
+    A reader may know it and exclude such a value, so it is of no use as a fake.
+    """
     excluded: dict[tuple[int, str], set[str]] = defaultdict(set)
     if support is not None:
         for position in range(len(table.roles.quasi_identifiers)):
@@ -159,7 +165,11 @@ def _excluded(table: Microdata, support: int | None) -> dict[tuple[int, str], se
 
 
 def _check(publication: Publication, request: PublicationRequest) -> None:
-    """Stop a publication that does not keep what was asked: a fault of this program, not of the table."""
+    """Check that the tables keep every threshold and all records.
+
+    Raises:
+        RuntimeError: they do not: a fault of this program, not of the table.
+    """
     placed: Counter[str] = Counter()
     for _, value, count in publication.values:
         placed[value] += count

@@ -1,6 +1,6 @@
-"""What the holder of a table is told about its publication: what was asked, what it cost, what a reader will believe.
+"""The report to a table's holder about a publication: the request, the loss, and a reader's worst posteriors.
 
-For the holder: it gives counts that fake values are there to hide. Writes no file; says no more than is true.
+It is for the holder only: it contains the counts that fake values hide. It writes no file.
 """
 
 import textwrap
@@ -37,14 +37,14 @@ _WIDTH: Final = 100
 
 
 class ColumnReport(TypedDict):
-    """A quasi-identifier and how many different values it has."""
+    """A quasi-identifier and its number of different values."""
 
     column: str
     values: int
 
 
 class Asked(TypedDict):
-    """What was asked for, as it was understood; numbers exact."""
+    """The request with its defaults filled in; numbers are exact."""
 
     quasi_identifiers: list[ColumnReport]
     sensitive: str
@@ -64,7 +64,7 @@ class SizeReport(TypedDict):
 
 
 class ValueReport(TypedDict):
-    """A sensitive value: fractions exact, as text."""
+    """A sensitive value; fractions are exact, as text."""
 
     value: str
     records: int
@@ -74,7 +74,7 @@ class ValueReport(TypedDict):
 
 
 class DiversityReport(TypedDict):
-    """The least l-diversity that implies the thresholds, and what it would have cost."""
+    """The least l-diversity that implies the thresholds, and its loss; None where no such buckets exist."""
 
     diversity: int
     possible: bool
@@ -82,14 +82,14 @@ class DiversityReport(TypedDict):
 
 
 class CertaintyReport(TypedDict):
-    """How certain a reader is that a value in the smallest bucket is real, who excluded so many records of it."""
+    """The certainty of a reader, who excluded `excluded` records of the smallest bucket, that a value in it is real."""
 
     excluded: int
     certainty: str
 
 
 class Report(TypedDict):
-    """The whole report; JSON as it stands."""
+    """The whole report; it can be written as JSON."""
 
     version: str
     asked: Asked
@@ -153,7 +153,7 @@ def _equivalent(publication: Publication) -> DiversityReport:
     possible = anatomy_possible(values.counts, diversity)
     try:
         loss = anatomy_loss(values.records, diversity) if possible else None
-    except RangeError:  # More than one record a bucket is left over: buckets of l and l + 1 do not hold them all.
+    except RangeError:  # |T| mod l is above the number of buckets: some bucket would need more than l + 1 records.
         loss = None
     return DiversityReport(diversity=diversity, possible=possible, loss=loss)
 
@@ -174,16 +174,16 @@ def _values(publication: Publication) -> list[ValueReport]:
 
 
 def _certainty(size: int, fakes: int) -> list[CertaintyReport]:
-    """Certainty for nobody excluded, and for all but one ([INF, section 6]); nothing without fakes."""
+    """Return the certainty with no record excluded and with all but one ([INF, section 6]); nothing without fakes."""
     steps = sorted({0, size - 1}) if fakes else []
     return [CertaintyReport(excluded=r, certainty=str(exclusion_certainty(size, fakes, r))) for r in steps]
 
 
-# As a person reads it.
+# The report as text.
 
 
 def report_text(report: Report) -> str:
-    """Return the report as text: what it is not comes first, then what was asked, the buckets and every value."""
+    """Return the report as text: its limits come first, then the request, the buckets and every value."""
     lines = ["Bucketised table: anonymised, not differentially private", "", "What this is not"]
     for limit in report["limits"]:
         lines += textwrap.wrap(limit, _WIDTH, initial_indent="* ", subsequent_indent="  ")
@@ -224,7 +224,7 @@ def _outcome_lines(report: Report) -> list[str]:
     ]
     for entry in report["certainty"]:
         lines.append(
-            f"  a value is real    with certainty {_decimal(entry['certainty'])} for who has excluded "
+            f"  a value is real    with certainty {_decimal(entry['certainty'])} for a reader who has excluded "
             f"{entry['excluded']} of the smallest bucket"
         )
     return lines

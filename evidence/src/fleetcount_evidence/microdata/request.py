@@ -1,6 +1,6 @@
-"""What the holder of a table asks for, and the sensitive values it is asked for: names, counts, thresholds.
+"""The request of a table's holder, and the table's sensitive values: names, counts, thresholds.
 
-Refuses by name what cannot be used or cannot be kept; finds no bucket.
+It refuses unusable requests and thresholds that no buckets can keep, and names the cause; it finds no bucket.
 """
 
 import enum
@@ -21,12 +21,12 @@ _LONGEST_NAME: Final = 200
 
 
 class Algorithm(enum.Enum):
-    """How the buckets are found."""
+    """The algorithm that finds the buckets."""
 
     TWO_SIZE = "two-size"
     """The best setting of two sizes, exactly ([INF, Algorithm 1])."""
     MULTI_SIZE = "multi-size"
-    """Any number of sizes, from splitting that optimum again and again ([INF, Algorithm 2])."""
+    """Any number of sizes, by splitting that optimum repeatedly ([INF, Algorithm 2])."""
     OPTIMAL = "optimal"
     """The best setting of any number of sizes, by integer programming; for few values."""
     ANATOMY = "anatomy"
@@ -43,11 +43,11 @@ class LinearRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationRequest:
-    """What the holder asks for: a threshold f' a value (or a rule), an algorithm and a range of bucket sizes.
+    """The holder's request: a threshold f' for each value (or a rule), an algorithm and a range of bucket sizes.
 
-    `smallest` is the least size that can hold a record unless given. `fakes` false values are added to every bucket
-    of `Algorithm.ANATOMY`; with `association_support` none is used that never occurs with a record's attribute though
-    both occur that often ([INF, section 6]).
+    `smallest` None means the least size that can contain a record. `fakes` false values are added to every bucket of
+    `Algorithm.ANATOMY`. With `association_support`, a value is not a fake in a bucket if it never occurs with an
+    attribute of one of the bucket's records although both occur at least that often ([INF, section 6]).
 
     Raises:
         MicrodataError: a size, a range or a number of fakes outside its limits, or fakes for another algorithm.
@@ -129,7 +129,7 @@ def _check_names(names: Sequence[str], column: str) -> None:
         raise MicrodataError(
             f"column {shown(column)} has {len(names)} different values; allowed is 2 to {MOST_VALUES}: group them"
         )
-    # Two spellings of one value would each stay below a threshold that the value itself breaks.
+    # Two spellings of one value could each keep a threshold that the value itself exceeds.
     seen: dict[str, str] = {}
     for name in names:
         if len(name) > _LONGEST_NAME:
@@ -163,7 +163,7 @@ def _check_shares(names: Sequence[str], counts: Sequence[int], thresholds: Seque
     records = sum(counts)
     if len(names) == 1:
         raise UnsatisfiableError(
-            f"all {records} records have the value {shown(names[0])}: whoever is in the table is known to have it"
+            f"all {records} records have the value {shown(names[0])}: everybody in the table is known to have it"
         )
     for name, count, threshold in zip(names, counts, thresholds, strict=True):
         if count > threshold * records:

@@ -1,6 +1,6 @@
-"""Reads a table of persons from CSV text and gives every column its part: quasi-identifier, sensitive, or dropped.
+"""Reads a table of persons from CSV text; every column must have a role: quasi-identifier, sensitive, or dropped.
 
-A column without a part is refused, so that no identifier slips through. Messages name lines and columns, never a cell.
+A column without a role is refused: it could be an identifier. Messages name lines and columns, never a cell's text.
 """
 
 import difflib
@@ -37,13 +37,14 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnRoles:
-    """What becomes of each column: published exactly, published by buckets, or left out.
+    """The role of each column: published exactly, published by buckets, or left out.
 
-    `allow_unique` names quasi-identifiers that may have another value in every record; without it such a column is
-    taken for the identifier it most likely is.
+    `allow_unique` names quasi-identifiers that may have a different value in every record; `read_table` refuses any
+    other such column, which is most likely an identifier.
 
     Raises:
-        MicrodataError: no quasi-identifier, a column with two parts, or one that would hide the bucket's column.
+        MicrodataError: no quasi-identifier, a column with two roles, a quasi-identifier named like the bucket column,
+            or a column in `allow_unique` that is not a quasi-identifier.
     """
 
     quasi_identifiers: tuple[str, ...]
@@ -69,7 +70,7 @@ class ColumnRoles:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Every column that has a part."""
+        """Every column that has a role."""
         return (*self.quasi_identifiers, self.sensitive, *self.drop)
 
 
@@ -77,7 +78,7 @@ class ColumnRoles:
 class Microdata:
     """The records of a table: `attributes[r]` are record r's quasi-identifiers in the order of the roles.
 
-    `sensitive[r]` is its sensitive value. Dropped columns are not here. The holder's alone: no `repr` shows it.
+    `sensitive[r]` is its sensitive value. Dropped columns are not here. For the holder only: `repr` shows no record.
     """
 
     roles: ColumnRoles
@@ -91,9 +92,9 @@ def read_table(text: str, roles: ColumnRoles) -> Microdata:
     A byte order mark and either line ending are accepted; an empty quasi-identifier is a value like others.
 
     Raises:
-        MicrodataError: not such a text; a header with a name twice, without a part or missing; a record with more or
-            fewer fields, a character that does not print, or no sensitive value; fewer than 2 or more than 1,000,000
-            records; a quasi-identifier that differs in every record.
+        MicrodataError: the text is not CSV; a column name twice, without a role or missing; a record with more or fewer
+            fields than the header, a character that does not print, or no sensitive value; fewer than 2 or more than
+            1,000,000 records; a quasi-identifier with a different value in every record.
     """
     rows = _rows(text.removeprefix("\ufeff"))
     header = next(rows, (1, list[str]()))[1]
@@ -121,7 +122,7 @@ def _rows(text: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _positions(header: Sequence[str], roles: ColumnRoles) -> list[int]:
-    """Return where the quasi-identifiers stand, and last the sensitive column."""
+    """Return the positions of the quasi-identifiers, and last that of the sensitive column."""
     if not any(header):
         raise MicrodataError("the table has no header; its first line must name the columns")
     if len(header) > _MOST_COLUMNS:
@@ -142,13 +143,13 @@ def _check_column(column: str, header: Sequence[str], roles: ColumnRoles) -> Non
         raise MicrodataError(f"the header names column {shown(column)} {header.count(column)} times; allowed is once")
     if column not in roles.columns and len(header) > 1:
         near = nearest(column, (name for name in roles.columns if name not in header))
-        raise MicrodataError(f"column {shown(column)} has no part; list it under quasi_identifiers or under drop{near}")
+        raise MicrodataError(f"column {shown(column)} has no role; list it under quasi_identifiers or under drop{near}")
 
 
 def _check_record(line: int, fields: Sequence[str], header: Sequence[str], sensitive: int) -> None:
     if len(fields) != len(header):
         raise MicrodataError(f"line {line} has {len(fields)} fields; the header has {len(header)}")
-    # An unclosed quote swallows the next lines into one field: dropped columns are looked at as well.
+    # An unclosed quote makes one field of the next lines, also in a dropped column: every field is checked.
     if not all(map(str.isprintable, fields)):
         column = next(name for name, text in zip(header, fields, strict=True) if not text.isprintable())
         raise MicrodataError(
@@ -167,6 +168,6 @@ def _refuse_identifiers(attributes: Sequence[tuple[str, ...]], roles: ColumnRole
         different = len({record[position] for record in attributes})
         if different == len(attributes) and column not in roles.allow_unique:
             raise MicrodataError(
-                f"quasi-identifier {shown(column)} has another value in each of the {different} records, as an "
-                "identifier has: list it under drop, or also under allow_unique"
+                f"quasi-identifier {shown(column)} has a different value in each of the {different} records, like "
+                "an identifier: list it under drop, or also under allow_unique"
             )

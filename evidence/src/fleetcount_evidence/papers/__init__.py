@@ -1,4 +1,4 @@
-"""The experiments of the four papers, a folder each, and their numbered claims; on counts alone.
+"""The experiments of the four papers, one folder for each, and their numbered claims; they use counts only.
 
-It must not write a file or print: `results.Results` receives what comes out.
+It must not print or write a file itself: an experiment passes its output to `results.Results`.
 """

@@ -1,8 +1,8 @@
-"""The catalogues of the papers' numbered claims: what each says, what comes out here, and the verdict.
+"""The catalogues of the papers' numbered claims: the paper's statement, our result, and the verdict.
 
-It must not hold a result: `ours` is computed by the experiment that states the claim. The catalogues (`claims.toml`
-beside each experiment) hold what the papers say, the data each claim needs and ran on, and its tolerance; the verdict
-follows.
+It must not contain a result: the experiment that states a claim computes `ours`. The catalogues (`claims.toml` beside
+each experiment) contain the papers' statements, the data that each claim needs and ran on, and its tolerance; the
+verdict follows from these.
 """
 
 import json
@@ -33,10 +33,10 @@ _FOLDER: Final = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """One claim: where it stands, what the paper says, what was computed on what, and why the two differ if they do.
+    """One claim: its place in the paper, its statement, our result and its data, the verdict and its reason.
 
     Raises:
-        ClaimError: a claim that is corrected or not reproducible without a reason, or contradicted without a number.
+        ClaimError: a claim is corrected or not reproducible and has no reason, or contradicted and has no difference.
     """
 
     identifier: str
@@ -59,7 +59,7 @@ class Claim:
             raise ClaimError(f"claim {self.identifier} is {self.verdict.value} and does not say by how much")
 
     def as_json(self) -> dict[str, object]:
-        """Return the claim as it stands in claims.json."""
+        """Return the claim's object in claims.json."""
         return {
             "claim": self.identifier,
             "experiment": self.paper,
@@ -78,7 +78,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Catalogue:
-    """What one paper claims, by identifier; the experiment states each claim once with what it computed."""
+    """The claims of one paper, by identifier; the experiment states each claim once, with its result."""
 
     paper: str
     title: str
@@ -92,18 +92,19 @@ class Catalogue:
         return Catalogue(paper=paper, title=content["title"], entries=content["claims"])
 
     def number(self, identifier: str, ours: Numbers, *, paper: float | None = None, **numbers: object) -> None:
-        """State one number or several; the entry's tolerance decides, without one they must be the paper's.
+        """State a claim about one number or several.
 
-        `paper` replaces the entry's number where the paper gives a formula; `numbers` fill the reason's placeholders.
+        The entry's tolerance decides; without a tolerance the numbers must be equal to the paper's. `paper` replaces
+        the entry's number where the paper gives a formula; `numbers` fill the placeholders of the reason.
 
         Raises:
-            ClaimError: no such entry, it was stated before, or its tolerance is malformed.
+            ClaimError: there is no such entry, it was stated before, or its tolerance is malformed.
         """
         entry = self._entry(identifier)
         self._judge(identifier, ours, as_plain(as_floats(ours)), entry["paper"] if paper is None else paper, numbers)
 
     def measured(self, identifier: str, measured: Numbers, *, ours: Value, **numbers: object) -> None:
-        """State a sentence that is judged by a number; `ours` is what is shown.
+        """State a claim in words that a measured number decides; `ours` is the result to show.
 
         Raises:
             ClaimError: as `number`.
@@ -111,7 +112,7 @@ class Catalogue:
         self._judge(identifier, measured, ours, self._entry(identifier)["paper"], numbers)
 
     def fact(self, identifier: str, ours: Value, *, holds: bool, **numbers: object) -> None:
-        """State a sentence that the computation shows to hold or not.
+        """State a claim in words; `holds` is the result of the computation.
 
         Raises:
             ClaimError: as `number`.
@@ -119,7 +120,7 @@ class Catalogue:
         self._state(identifier, self._entry(identifier)["paper"], ours, holds, numbers)
 
     def undecided(self, identifier: str, ours: Value, **numbers: object) -> None:
-        """State a claim that nothing run here can decide; `why`, where given, replaces the entry's reason.
+        """State a claim that no computation here can decide; `why`, where given, replaces the entry's reason.
 
         Raises:
             ClaimError: as `number`.
@@ -182,7 +183,7 @@ class Catalogue:
 
 
 def claims_json(claims: Sequence[Claim], **settings: object) -> str:
-    """Return claims.json: how many of each verdict, the run's settings, and every claim."""
+    """Return the text of claims.json: the number of claims with each verdict, the run's settings, and every claim."""
     verdicts = Counter(claim.verdict for claim in claims)
     content = {
         "verdicts": {verdict.value: verdicts[verdict] for verdict in Reproduction},

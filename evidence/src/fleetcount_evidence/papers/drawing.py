@@ -1,4 +1,4 @@
-"""Draw the papers' figures in the house style: grouped bars, maps of marks, and matrices.
+"""Draws the papers' figures in the house style: grouped bars, maps of marks, and matrices.
 
 It must not compute a number that is not in its arguments.
 """
@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 
 
 def colours(*labels: str) -> dict[str, str]:
-    """Return a colour for each label, so that a method keeps its colour over the figures of a paper."""
+    """Return a colour for each label, so that a method has the same colour in all figures of a paper."""
     return {label: PALETTE[number % len(PALETTE)] for number, label in enumerate(labels)}
 
 
@@ -38,7 +38,7 @@ class Bars:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Marks:
-    """One panel of a map: the places of each kind."""
+    """One panel of a map: for each kind the positions x and y, each (n,) float64."""
 
     title: str
     kinds: Mapping[str, tuple[Floats, Floats]]
@@ -46,7 +46,7 @@ class Marks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MatrixPanel:
-    """One panel of a matrix: a text and a shade in 0..1 for each entry."""
+    """One panel of a matrix: for each entry a text, and a shade of float64 in 0..1."""
 
     title: str
     shades: Floats
@@ -60,7 +60,7 @@ class MatrixPanel:
 def bar_panels(
     panels: Sequence[Bars], *, columns: int, title: str = "", width: float = 6.0, legend: bool = True
 ) -> Figure:
-    """Return panels of grouped bars, with one legend below them unless there is one series."""
+    """Return panels of grouped bars, with one legend below them if `legend`; `width` is of a panel, in inches."""
     rows = -(-len(panels) // columns)
     figure, axes = new_figure(width * columns, 3.4 * rows + 0.9, columns=columns, rows=rows)
     for axis, panel in zip(axes, panels, strict=False):
@@ -94,7 +94,7 @@ _KIND_STYLES: Final = (("o", 1.8, "#c4c4c4"), ("o", 3.0, PALETTE[2]), ("s", 3.8,
 
 @in_style
 def mark_panels(panels: Sequence[Marks], *, columns: int, title: str = "", note: str = "") -> Figure:
-    """Return maps side by side; a kind keeps its mark and colour over all panels."""
+    """Return maps side by side; a kind has the same mark and colour in all panels."""
     rows = -(-len(panels) // columns)
     figure, axes = new_figure(4.3 * columns, 3.8 * rows + 1.1, columns=columns, rows=rows)
     kinds = list(dict.fromkeys(kind for panel in panels for kind in panel.kinds))

@@ -1,6 +1,6 @@
-"""Read the data the experiments run on: the shipped extracts, or a folder of the same layout.
+"""Reads the data of the experiments: the shipped extracts, or a folder of the same layout.
 
-It must not read or hand out a row of a person: counts only, but for a census file the user names.
+It must not read or return a person's row, only counts; the exception is a census file that the user names.
 """
 
 import gzip
@@ -24,7 +24,7 @@ _WEIGHT: Final = "persons"
 
 
 class ExtractError(AnalysisError):
-    """A data file is missing or is not what its name says; the message names the file and the line."""
+    """A data file is missing or malformed; the message names the file and, where there is one, the line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,7 +44,7 @@ class Location:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
-    """A range of ages or tumour sizes and how many patients are in it."""
+    """A range of ages or tumour sizes, and the number of patients in it."""
 
     number: int
     label: str
@@ -53,7 +53,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Records:
-    """A table with integer codes: `codes[r, c]` indexes `labels[c]`, the values of column c in alphabetic order."""
+    """A table with integer codes: `codes` is (records, columns) int64; `codes[r, c]` is an index into `labels[c]`.
+
+    `labels[c]` are the values of column c in alphabetical order.
+    """
 
     name: str
     columns: tuple[str, ...]
@@ -71,7 +74,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Census:
-    """Which columns of a census file are used: one table for each sensitive one, all others its quasi-identifiers."""
+    """The columns of a census file that are used: one table for each sensitive column, with the quasi-identifiers."""
 
     sensitive: tuple[str, ...] = ("Occupation", "Education")
     quasi_identifiers: tuple[str, ...] = ()
@@ -87,10 +90,10 @@ class Extracts:
 
     @staticmethod
     def shipped(extra: Path | None = None, census: Census | None = None) -> "Extracts":
-        """Return the shipped folder behind the user's.
+        """Return the user's folder, if given, followed by the shipped one: a user's file replaces the shipped file.
 
         Raises:
-            ExtractError: the user's folder is no directory.
+            ExtractError: the user's folder is not a directory.
         """
         if extra is not None and not extra.is_dir():
             raise ExtractError(f"data folder {str(extra)!r} is not a directory")
@@ -106,7 +109,7 @@ class Extracts:
         return self._table("gowalla_nyc/locations.csv", ["location", "checkins", "users", "name"], location)
 
     def checkin_histogram(self) -> dict[int, int]:
-        """Return how many locations have a number of check-ins, over all locations."""
+        """Return the number of locations by number of check-ins, over all locations."""
         header = ["checkins", "locations"]
         return dict(self._table("gowalla_nyc/histogram.csv", header, lambda row: (int(row[0]), int(row[1]))))
 
@@ -120,7 +123,7 @@ class Extracts:
         )
 
     def city(self) -> dict[int, int]:
-        """Return how many locations of the city have a number of visitors."""
+        """Return the number of locations of the city by number of visitors."""
         return dict(self._table("city/counts.csv", ["visitors", "locations"], lambda row: (int(row[0]), int(row[1]))))
 
     def adult(self) -> Records:
@@ -128,7 +131,7 @@ class Extracts:
         return _records("Adult", *_columns(self._path("adult/combinations.csv.gz"), (), ()))
 
     def census_records(self) -> Records | None:
-        """Return the user's census file census.csv or census.csv.gz, or None when there is none."""
+        """Return the records of census.csv or census.csv.gz in the user's folder, or None without such a file."""
         for name in ("census.csv", "census.csv.gz"):
             path = self.folders[0] / name
             if path.is_file():
@@ -165,7 +168,7 @@ def _rows(path: Path) -> list[list[str]]:
     if len(rows) < 2:
         raise ExtractError(f"{path.name}: {len(rows)} rows; a header and at least one row are needed")
     if len(set(rows[0])) != len(rows[0]):
-        raise ExtractError(f"{path.name}: a column name stands twice in the header")
+        raise ExtractError(f"{path.name}: the header has a column name twice")
     for line, row in enumerate(rows, 1):
         if len(row) != len(rows[0]):
             raise ExtractError(f"{path.name} row {line}: {len(row)} fields, not {len(rows[0])}")
@@ -192,7 +195,7 @@ def _content(path: Path) -> str:
 def _columns(
     path: Path, sensitive: Sequence[str], quasi_identifiers: Sequence[str]
 ) -> tuple[tuple[str, ...], list[list[str]], list[int]]:
-    """Return the wanted columns' names, their cells column by column, and how many persons each row stands for."""
+    """Return the wanted columns' names, their cells column by column, and the number of persons of each row."""
     rows = _rows(path)
     header = rows[0]
     wanted = [*quasi_identifiers, *(name for name in sensitive if name not in quasi_identifiers)]
@@ -224,7 +227,7 @@ def _records(name: str, columns: tuple[str, ...], cells: list[list[str]], weight
 
 
 def _recoded(name: str, columns: tuple[str, ...], labels: tuple[tuple[str, ...], ...], codes: Codes) -> Records:
-    """Leave out the labels that no record has any more."""
+    """Return records without the labels that no record has."""
     kept: list[tuple[str, ...]] = []
     fresh = np.empty_like(codes)
     for place, column in enumerate(labels):

@@ -1,4 +1,4 @@
-"""Where an experiment puts what it finds: tables, figures, claims, and its progress.
+"""The output of an experiment: tables, figures, claims, and its progress.
 
 It must not compute: it writes its arguments into one directory.
 """
@@ -21,17 +21,17 @@ Step = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How thoroughly to run, and from which seed; the same settings give the same numbers, run times excepted."""
+    """The size of the experiments and their seed; the same settings give the same numbers, except for run times."""
 
     quick: bool = False
     seed: int = 1
 
     def generator(self, stream: int) -> np.random.Generator:
-        """Return the generator of one experiment: simulation only, never a device's coins."""
+        """Return the generator of one experiment: for simulation only, never for a device's coins."""
         return np.random.default_rng(np.random.SeedSequence(self.seed, spawn_key=(stream,)))
 
     def either(self, quick: int, full: int) -> int:
-        """Return the size of an experiment."""
+        """Return the size for a quick run or for a full one."""
         return quick if self.quick else full
 
 

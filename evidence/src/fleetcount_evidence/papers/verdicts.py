@@ -1,4 +1,4 @@
-"""What becomes of a claim: the data it needs and ran on, its tolerance, and the one function that makes the verdict.
+"""The verdict on a claim: from the data that it needs and ran on, and from its tolerance.
 
 It must not depend on a single claim: it compares numbers with numbers.
 """
@@ -15,32 +15,32 @@ from fleetcount_analysis.errors import AnalysisError
 Value = str | float | int | bool | Sequence[float] | None
 Numbers = float | Fraction | Sequence[float | Fraction]
 _ROUNDING: Final = 1e-12
-"""Relative error of a float that is equal to the paper's number."""
+"""Relative rounding error that is allowed in a float that must be equal to the paper's number."""
 
 
 class ClaimError(AnalysisError):
-    """An experiment and its catalogue of claims do not fit together: a defect of this package."""
+    """An experiment and its catalogue of claims contradict each other: a defect of this package."""
 
 
 class Reproduction(enum.Enum):
-    """What became of a claim."""
+    """The verdict on a claim."""
 
     REPRODUCED = "reproduced"
-    """Run on what it speaks of, and within the tolerance."""
+    """Run on the claim's data, and within the tolerance."""
     HOLDS = "holds on a stand-in"
     """Within the tolerance, on other data than the paper's."""
     CONTRADICTED = "contradicted on a stand-in"
-    """Outside the tolerance, on other data than the paper's; the difference says by how much."""
+    """Outside the tolerance, on other data than the paper's; `Difference` gives the factor."""
     CORRECTED = "corrected"
-    """Run on what it speaks of, and not so; the reason says what is right."""
+    """Run on the claim's data, and outside the tolerance; the reason gives the right statement."""
     NOT_REPRODUCIBLE = "not reproducible"
-    """Nothing was run that could decide it."""
+    """No computation here could decide it."""
     ARITHMETIC = "check of arithmetic"
-    """The same formula stands on both sides, or the stand-in was made to fit: right, but no evidence for the paper."""
+    """Both sides use the same formula, or the stand-in was made to fit: right, but no evidence for the paper."""
 
 
 class Data(enum.Enum):
-    """What a claim speaks of, and what it was run on; where the two differ, ours is a stand-in."""
+    """The data of a claim, or of our run of it; where the two differ, ours is a stand-in."""
 
     NONE = "no data"
     GOWALLA = "Gowalla, over a million check-ins"
@@ -55,9 +55,9 @@ class Data(enum.Enum):
 
 
 def verdict_of(needs: Data, ran_on: Data, agrees: bool | None, *, arithmetic: bool = False) -> Reproduction:
-    """Return the verdict of a claim from what it needs, what it ran on, and whether ours is within the tolerance.
+    """Return the verdict on a claim from its data, the data of our run, and whether ours is within the tolerance.
 
-    `agrees` is None where nothing could decide; `arithmetic` marks a claim whose agreement is no evidence.
+    `agrees` is None where no computation could decide; `arithmetic` marks a claim whose agreement is no evidence.
     """
     if agrees is None:
         return Reproduction.NOT_REPRODUCIBLE
@@ -70,7 +70,7 @@ def verdict_of(needs: Data, ran_on: Data, agrees: bool | None, *, arithmetic: bo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tolerance:
-    """How ours is judged: within a distance of the paper's numbers, or at least or at most a limit, and why just this.
+    """The criterion for ours: within a distance of the paper's numbers, or at least or at most a limit; and its reason.
 
     `limits` has one entry for all numbers, or one for each.
     """
@@ -81,10 +81,10 @@ class Tolerance:
 
     @staticmethod
     def of(identifier: str, entry: Mapping[str, Any]) -> "Tolerance | None":
-        """Return the tolerance of a catalogue's entry, None where it states none.
+        """Return the tolerance of a catalogue's entry, or None for an entry without one.
 
         Raises:
-            ClaimError: two limits, or a limit without its reason, or a reason without a limit.
+            ClaimError: the entry has two limits, a limit without a reason, or a reason without a limit.
         """
         kinds = [kind for kind in ("within", "at_least", "at_most") if kind in entry]
         if len(kinds) > 1 or bool(kinds) is not bool(entry.get("because")):
@@ -94,12 +94,12 @@ class Tolerance:
         return Tolerance(kind=kinds[0], limits=as_floats(entry[kinds[0]]), because=entry["because"])
 
     def targets(self, paper: Sequence[float], count: int) -> tuple[float, ...]:
-        """Return what each of `count` numbers is held against: the paper's, or the limit itself."""
+        """Return the number that each of `count` numbers is compared with: the paper's, or the limit itself."""
         wanted = paper if self.kind == "within" else self.limits
         return tuple(wanted) * (count if len(wanted) == 1 else 1)
 
     def allows(self, measured: Sequence[float], targets: Sequence[float]) -> bool:
-        """Return whether every number is where the tolerance wants it; not-a-number never is."""
+        """Return whether every number is within the tolerance; not-a-number never is."""
         limits = self.limits * (len(measured) if len(self.limits) == 1 else 1)
         return all(self._allows(*each) for each in zip(measured, targets, limits, strict=True))
 
@@ -109,7 +109,7 @@ class Tolerance:
         return measured >= limit if self.kind == "at_least" else measured <= limit
 
     def as_json(self) -> dict[str, object]:
-        """Return the tolerance as it stands in claims.json."""
+        """Return the tolerance's object in claims.json."""
         return {self.kind: as_plain(self.limits), "because": self.because}
 
 
@@ -118,18 +118,18 @@ EXACT: Final = Tolerance(kind="within", limits=(0.0,), because="exact")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """By how much ours misses what it is held against: both, and the factor between them."""
+    """The difference between our numbers and those they were compared with: both, and the factor between them."""
 
     measured: tuple[float, ...]
     claimed: tuple[float, ...]
 
     @property
     def factors(self) -> tuple[float, ...]:
-        """What was measured over what was claimed."""
+        """Each measured number divided by the claimed one; infinite where the latter is 0."""
         return tuple(m / c if c else math.inf for m, c in zip(self.measured, self.claimed, strict=True))
 
     def as_json(self) -> dict[str, object]:
-        """Return the difference as it stands in claims.json."""
+        """Return the difference's object in claims.json."""
         return {
             "measured": as_plain(self.measured),
             "claimed": as_plain(self.claimed),
@@ -143,7 +143,10 @@ def as_floats(value: Any) -> tuple[float, ...]:
 
 
 def as_plain(value: Value) -> Value:
-    """Return a value as JSON has it: one number alone, and no infinity."""
+    """Return a value for JSON, which has no infinity: "unbounded" for it, "none" for minus infinity or nan.
+
+    A sequence of one entry becomes that entry.
+    """
     if isinstance(value, Sequence) and not isinstance(value, str):
         plain: list[Any] = [as_plain(each) for each in value]
         return plain[0] if len(plain) == 1 else plain

@@ -1,6 +1,6 @@
-"""Every decoder of bytes that a stranger may have written, by name: what vectors of refusals and fuzzing go over.
+"""Every decoder of untrusted bytes, by name: the vectors of refusals and the fuzzer run them.
 
-Each takes bytes and returns a value or raises a `PeerError`; nothing else may come of any bytes whatsoever.
+Each takes bytes and returns a value or raises a `PeerError`; any other exception is a fault of the decoder.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,7 +39,7 @@ _MODULES: Final = (device, device_columns, peer, question)
 
 @dataclass(frozen=True, slots=True)
 class Decoder:
-    """One decoder: `decode` reads, `again` writes what was read where the form is canonical, and must give it back."""
+    """One decoder; where the form is canonical, `again` encodes a decoded value and must return the same bytes."""
 
     name: str
     decode: Callable[[bytes], Any]
@@ -48,7 +48,7 @@ class Decoder:
 
 @cache
 def decoders() -> Mapping[str, Decoder]:
-    """Return all of them by name: the messages of the wire, the layouts that are signed and stored, topics, shares."""
+    """Return every decoder by name: of messages of the wire, of signed and stored layouts, of topics, of shares."""
     every = [*_messages(), *_layouts(), *_shares()]
     return {one.name: one for one in every}
 
@@ -86,7 +86,14 @@ def _layouts() -> list[Decoder]:
 
 
 def _read_chunk(data: bytes, *, behind: bool = False) -> SealSet:
-    """Return a set of one chunk, or one `behind` a first one; the RPC library has parsed it before ours looks at it."""
+    """Return the set of this one chunk, or of a first chunk and this one `behind` it.
+
+    In an aggregator the RPC library parses a chunk before `join_seal_set` gets it.
+
+    Raises:
+        DecodeError: the bytes are not a protobuf message.
+        PeerError: `join_seal_set` refuses the chunks.
+    """
     try:
         chunk = SealSetRequest.FromString(data)
     except ProtobufError as error:
@@ -111,5 +118,5 @@ def _shares() -> list[Decoder]:
 
 
 def _text(data: bytes) -> str:
-    """Return text as a transport hands it over: UTF-8, with a mark for what is none."""
+    """Return text as a transport decodes it: UTF-8, with U+FFFD for every other byte."""
     return data.decode("utf-8", "replace")

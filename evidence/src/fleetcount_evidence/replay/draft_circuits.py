@@ -1,6 +1,6 @@
 """The circuits of the draft that no window uses: Count, Sum, Histogram, MultihotCountVec, and SumVec over Field128.
 
-draft-irtf-cfrg-vdaf, section 7.4. The draft's vectors go over them, and with them over field, proof and sharing.
+draft-irtf-cfrg-vdaf, section 7.4. The draft's vectors use them, and so test field, proof and sharing too.
 """
 
 import dataclasses
@@ -32,14 +32,15 @@ DRAFT_IDS: Final = {
     "MultihotCountVec": 0x00000005,
     **ALGORITHM_IDS,
 }
-"""Algorithm identifiers by name: those that only vectors use (draft, section 10), and those of windows."""
+"""Algorithm identifiers by circuit name: those that only vectors use (draft, section 10), and those of windows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolyEval:
     """A polynomial of one wire, coefficients from the constant upwards (draft, section 7.4.2).
 
-    Raises UsageError unless the last coefficient is not zero and the degree is at least 1.
+    Raises:
+        UsageError: the degree is below 1, or the last coefficient is 0.
     """
 
     coefficients: tuple[int, ...]
@@ -80,7 +81,11 @@ class Count:
     eval_output_length: int = dataclasses.field(default=1, init=False)
 
     def encode(self, measurement: int) -> list[int]:
-        """Return the bit; raises UsageError for anything but 0, 1, False, True."""
+        """Return the bit as a list of one.
+
+        Raises:
+            UsageError: the measurement is not 0, 1, False or True.
+        """
         if measurement not in (0, 1):
             raise UsageError("the measurement is not 0 or 1")
         return [int(measurement)]
@@ -103,7 +108,11 @@ class Count:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sum:
-    """A number 0..max_measurement; the result is the sum (draft, section 7.4.2)."""
+    """A number 0..max_measurement; the result is the sum (draft, section 7.4.2).
+
+    Raises:
+        UsageError: max_measurement is below 1 or too large for the field.
+    """
 
     field: PrimeField = FIELD64
     max_measurement: int
@@ -175,7 +184,11 @@ class Histogram(BitVector):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MultihotCountVec(BitVector):
-    """A vector of bits with at most `max_weight` ones; the result is the count of each (draft, section 7.4.5)."""
+    """A vector of bits with at most `max_weight` ones; the result is the count of each (draft, section 7.4.5).
+
+    Raises:
+        UsageError: a length or a chunk length outside its range, or max_weight outside 1..length.
+    """
 
     max_weight: int
     name: str = dataclasses.field(default="MultihotCountVec", init=False)
@@ -191,7 +204,11 @@ class MultihotCountVec(BitVector):
         return self.length + self.max_weight.bit_length()
 
     def encode(self, measurement: Sequence[bool]) -> list[int]:
-        """Return the bits, then their number in range-checked form; raises UsageError above `max_weight` ones."""
+        """Return the bits, then their number in range-checked form.
+
+        Raises:
+            UsageError: another length, an entry that is not 0 or 1, or more than `max_weight` ones.
+        """
         check_size("the measurement", measurement, self.length)
         if any(bit not in (0, 1) for bit in measurement):
             raise UsageError("an entry of the measurement is not 0 or 1")

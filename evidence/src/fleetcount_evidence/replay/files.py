@@ -1,6 +1,6 @@
-"""Reads JSON vector files and their fields; refuses a field that does not have the form it must have.
+"""Reads JSON vector files and their fields; refuses a field that is missing or of the wrong form.
 
-Checks forms only; `vectors` knows what the numbers mean.
+It checks forms only; `vectors` interprets the values. Every function raises `VectorFileError` for such a field.
 """
 
 import json
@@ -12,20 +12,24 @@ from typing import Final, TypeVar, cast
 from fleetcount_protocol.errors import UsageError
 
 MAX_FILE_BYTES: Final = 64 << 20
-"""Largest vector file read."""
+"""Largest vector file that is read: 64 MiB."""
 
 JsonObject = Mapping[str, object]
-"""An object of JSON: texts to anything."""
+"""A JSON object."""
 
 _Entry = TypeVar("_Entry")
 
 
 class VectorFileError(UsageError):
-    """A file that is no vector file: unreadable, not JSON, or a field missing or of the wrong form."""
+    """A file is not a vector file: unreadable, not JSON, or a field is missing or of the wrong form."""
 
 
 def read_json(path: Path) -> object:
-    """Return the content of a JSON file; raises VectorFileError for one unreadable, too large or not JSON."""
+    """Return the content of a JSON file.
+
+    Raises:
+        VectorFileError: the file is unreadable, larger than 64 MiB, or not JSON.
+    """
     try:
         with path.open("rb") as file:
             content = file.read(MAX_FILE_BYTES + 1)
@@ -39,7 +43,11 @@ def read_json(path: Path) -> object:
 
 
 def value_of(record: JsonObject, name: str) -> object:
-    """Return a field as it is; raises VectorFileError when it is missing."""
+    """Return the value of a field, of any form.
+
+    Raises:
+        VectorFileError: the field is missing.
+    """
     if name not in record:
         raise VectorFileError(f"field {name!r} is missing")
     return record[name]
@@ -69,7 +77,7 @@ def entries_of(record: JsonObject, name: str) -> list[object]:
     value = value_of(record, name)
     if not isinstance(value, list):
         raise VectorFileError(f"field {name!r} is not a list")
-    return cast("list[object]", value)  # whatever json gave; every use checks the entries
+    return cast("list[object]", value)  # Every caller checks the entries.
 
 
 def hexes_of(record: JsonObject, name: str) -> list[bytes]:
@@ -78,10 +86,14 @@ def hexes_of(record: JsonObject, name: str) -> list[bytes]:
 
 
 def records_of(entries: Sequence[object], name: str) -> list[JsonObject]:
-    """Return a list of objects; raises VectorFileError when an entry is something else."""
+    """Return entries as a list of objects.
+
+    Raises:
+        VectorFileError: an entry is not an object.
+    """
     if not all(isinstance(entry, dict) for entry in entries):
         raise VectorFileError(f"an entry of {name} is not an object")
-    return cast("list[JsonObject]", list(entries))  # checked above; JSON's keys are texts
+    return cast("list[JsonObject]", list(entries))  # Checked above; the keys of a JSON object are texts.
 
 
 def integer_of(record: JsonObject, name: str) -> int:
@@ -98,7 +110,7 @@ def integers_of(record: JsonObject, *names: str) -> list[int]:
 
 
 def proofs_of(record: JsonObject) -> list[int]:
-    """Return the number of proofs, or nothing when the object leaves it to the algorithm."""
+    """Return the number of proofs in a list, or an empty list when the object does not give it."""
     return [integer_of(record, "proofs")] if "proofs" in record else []
 
 
@@ -111,7 +123,7 @@ def flag_of(record: JsonObject, name: str) -> bool:
 
 
 def numbers_of(record: JsonObject, name: str) -> list[int]:
-    """Return whole numbers, also written as decimal texts: some readers of JSON lose digits above 2**53."""
+    """Return a list of whole numbers; decimal texts are read too: some readers of JSON lose digits above 2**53."""
     entries = [str(entry) for entry in entries_of(record, name) if not isinstance(entry, bool | float)]
     if len(entries) != len(entries_of(record, name)) or not all(
         re.fullmatch(r"[0-9]{1,40}", entry) for entry in entries
@@ -121,7 +133,11 @@ def numbers_of(record: JsonObject, name: str) -> list[int]:
 
 
 def entry_at(entries: Sequence[_Entry], index: int, name: str) -> _Entry:
-    """Return one entry; raises VectorFileError when there is none with that index."""
+    """Return the entry with this index.
+
+    Raises:
+        VectorFileError: the index is out of range.
+    """
     if not 0 <= index < len(entries):
         raise VectorFileError(f"{name} has {len(entries)} entries, none with index {index}")
     return entries[index]

@@ -1,8 +1,8 @@
-"""Replays vectors of what must be refused: bytes, where they arrive, and the words of the refusal.
+"""Replays vectors of refusals: bytes that a receiver must refuse, the receiver, and the text of the refusal.
 
-A case is one of three: bytes at a decoder (`decoder`, `data`, for long ones `then`: bytes and how often they follow); a
-session request at an aggregator (`request` under `private_key` and `authority` at `now`); a report part at its
-session (`instalment` under `window_key` at `position`).
+A case is one of three: bytes for a decoder (`decoder`, `data`, and for long data `then`: bytes and how often they
+follow); a session request to an aggregator (`request`, with `private_key`, `authority` and `now`); a report part in its
+session (`upload`, with `window_key` and `position`).
 """
 
 from collections.abc import Sequence
@@ -33,15 +33,15 @@ _LARGEST: Final = 1 << 25
 
 
 def is_refusal(case: JsonObject) -> bool:
-    """Return whether a case says what must be refused, and not what a proof gives."""
+    """Return whether a case describes a refusal; other cases describe a proof."""
     return "refusal" in case
 
 
 def replay_refusals(cases: Sequence[JsonObject]) -> list[str]:
-    """Return every case that is not refused in its own words, as a sentence.
+    """Return a sentence for every case that is not refused with the text that it expects.
 
     Raises:
-        VectorFileError: a case that is none of the three, or names no decoder.
+        VectorFileError: a case is none of the three, or names an unknown decoder.
     """
     misses: list[str] = []
     for number, case in enumerate(cases):
@@ -54,21 +54,24 @@ def replay_refusals(cases: Sequence[JsonObject]) -> list[str]:
             if words_of(error) != wanted:
                 misses.append(f"case {number} is refused by {words_of(error)!r}, not {wanted!r}")
         else:
-            misses.append(f"case {number} is taken and must be refused: {wanted}")
+            misses.append(f"case {number} is accepted and must be refused: {wanted}")
     return misses
 
 
 def words_of(error: BaseException) -> str:
-    """Return a refusal's text and, behind it, that of the error of ours that it came from; never a library's."""
+    """Return a refusal's text, followed by that of its cause if the cause is an error of this project.
+
+    The text of a library's error is left out: it may change with the library's version.
+    """
     text, cause = str(error), error.__cause__
     return f"{text}: {cause}" if isinstance(cause, FleetcountError) and str(cause) not in text else text
 
 
 def bytes_of(case: JsonObject) -> bytes:
-    """Return the bytes of a case at a decoder.
+    """Return the bytes of a case for a decoder.
 
     Raises:
-        VectorFileError: more than 32 MiB, or fields of another form.
+        VectorFileError: the part that `then` repeats has more than 32 MiB, or a field has the wrong form.
     """
     data = hex_of(case, "data")
     if "then" not in case:

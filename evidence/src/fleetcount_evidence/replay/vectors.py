@@ -1,6 +1,6 @@
 """Replays test vector files, the draft's and fleetcount's own, operation by operation and byte for byte.
 
-Says what agrees and what does not; it never writes a vector and never repairs one.
+It reports every disagreement; it never writes or repairs a vector.
 """
 
 import re
@@ -52,9 +52,9 @@ _SHOWN_MISSES: Final = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayResult:
-    """What became of one file: operations replayed, and every disagreement (a miss) as a sentence.
+    """The result of one file: the number of replayed operations, and every disagreement (a miss) as a sentence.
 
-    `algorithm` is the file's, as its name or its cases say it.
+    `algorithm` comes from the file's name or from its cases.
     """
 
     name: str
@@ -69,7 +69,7 @@ class ReplayResult:
 
     @property
     def line(self) -> str:
-        """The result in one line for people; at most three misses are spelled out."""
+        """The result as one line of text, with at most three misses."""
         if self.passed:
             return f"ok    {self.name}: {self.algorithm}, {self.operations} operations"
         more = len(self.misses) - _SHOWN_MISSES
@@ -78,10 +78,12 @@ class ReplayResult:
 
 
 def replay(path: Path | str) -> ReplayResult:
-    """Replay one file and return the result; the algorithm is known from the file name's first word or from its cases.
+    """Replay one file and return the result; the file name's first word or the cases give the algorithm.
 
-    A file whose numbers disagree, whose algorithm is unknown, or that holds a number no operation checks, has misses.
-    Raises VectorFileError, naming the file, for one that cannot be read as vectors at all.
+    The result has misses if numbers disagree, the algorithm is unknown, or no operation checks a number of the file.
+
+    Raises:
+        VectorFileError: the file cannot be read as vectors; the message names the file.
     """
     path = Path(path)
     document = read_json(path)
@@ -109,7 +111,7 @@ def replay(path: Path | str) -> ReplayResult:
 
 @dataclass(slots=True)
 class _Log:
-    """Counts operations, collects misses, and remembers which outputs were compared."""
+    """The number of operations, the misses, and the outputs that were compared."""
 
     operations: int = 0
     misses: list[str] = field(default_factory=list[str])
@@ -156,7 +158,7 @@ def _replay_official(document: JsonObject, algorithm: str, named_bad: bool, log:
         log.misses.append("no operation of a bad vector must fail")
     case = _Case(prio3, document, log)
     if log.misses:
-        # Sizes or parameters already disagree: nothing is computed from them, they may be absurd.
+        # Sizes or parameters disagree: nothing is computed from them, since a wrong size can be huge.
         return
     for index, operation in enumerate(operations):
         case.run(index, operation)
@@ -184,7 +186,7 @@ def _replay_xof(document: JsonObject, log: _Log) -> None:
 
 
 def _make(make: Callable[[JsonObject], Prio3], document: JsonObject, log: _Log) -> Prio3 | None:
-    """Return the algorithm with the document's parameters, or None with a miss when it does not admit them."""
+    """Return the algorithm with the document's parameters, or None, after logging a miss, when it refuses them."""
     try:
         return make(document)
     except VectorFileError:
@@ -233,7 +235,7 @@ class _Case:
         self._log.expect(what, flag_of(operation, "success"), lambda: step(self, operation))
 
     def shard(self, operation: JsonObject) -> None:
-        """The device's step."""
+        """Replay a device's step."""
         index, report = self._report(operation)
         measurement = _measurement(self._prio3, value_of(report, "measurement"))
         nonce, rand = hex_of(report, "nonce"), hex_of(report, "rand")
@@ -242,7 +244,7 @@ class _Case:
         self._log.compare(f"input shares of report {index}", list(input_shares), hexes_of(report, "input_shares"))
 
     def verify_init(self, operation: JsonObject) -> None:
-        """An aggregator's first step."""
+        """Replay an aggregator's first step."""
         index, report = self._report(operation)
         aggregator = integer_of(operation, "aggregator_id")
         share = entry_at(hexes_of(report, "input_shares"), aggregator, "input_shares")
@@ -250,13 +252,13 @@ class _Case:
             self._key, self._ctx, aggregator, hex_of(report, "nonce"), hex_of(report, "public_share"), share
         )
         self._states[index, aggregator] = VerifyState.decode(self._prio3, state.encode())
-        # A step that must fail has no output in the file; that it succeeded is the miss.
+        # A step that must fail has no output in the file; if it succeeds, `expect` logs the miss.
         if flag_of(operation, "success"):
             expected = entry_at(self._verifier_shares(report), aggregator, "verifier_shares")
             self._log.compare(f"verifier share {aggregator} of report {index}", verifier_share, expected)
 
     def combine(self, operation: JsonObject) -> None:
-        """The leader's step."""
+        """Replay the leader's step."""
         index, report = self._report(operation)
         _check_round(operation, 0)
         message = self._prio3.combine_verifier_shares(self._ctx, self._verifier_shares(report))
@@ -265,7 +267,7 @@ class _Case:
             self._log.compare(f"verifier message of report {index}", message, expected)
 
     def verify_next(self, operation: JsonObject) -> None:
-        """An aggregator's second step."""
+        """Replay an aggregator's second step."""
         index, report = self._report(operation)
         _check_round(operation, 1)
         aggregator = integer_of(operation, "aggregator_id")
@@ -274,7 +276,7 @@ class _Case:
             raise UsageError(f"aggregator {aggregator} has no state of report {index}")
         message = entry_at(hexes_of(report, "verifier_messages"), 0, "verifier_messages")
         if not flag_of(operation, "success"):
-            # A bad message is an input of this step; no step produces it.
+            # The file's bad message is an input of this step that no step computes: it counts as checked.
             self._log.checked.add(f"verifier message of report {index}")
         output = self._prio3.verify_next(self._ctx, state, message)
         if flag_of(operation, "success"):
@@ -283,7 +285,7 @@ class _Case:
             self._log.compare(f"output share {aggregator} of report {index}", encoded, expected)
 
     def aggregate(self, operation: JsonObject) -> None:
-        """An aggregator's sum."""
+        """Replay an aggregator's sum."""
         aggregator = integer_of(operation, "aggregator_id")
         shares = [entry_at(hexes_of(report, "out_shares"), aggregator, "out_shares") for report in self._reports]
         total = self._prio3.aggregate([self._prio3.decode_output_share(share) for share in shares])
@@ -291,13 +293,16 @@ class _Case:
         self._log.compare(f"aggregate share {aggregator}", self._prio3.encode_output_share(total), expected)
 
     def unshard(self, operation: JsonObject) -> None:
-        """The collector's step."""
+        """Replay the collector's step."""
         shares = [self._prio3.decode_output_share(share) for share in hexes_of(self._document, "agg_shares")]
         result = self._prio3.unshard(shares, len(self._reports))
         self._log.compare("aggregate result", result, value_of(self._document, "agg_result"))
 
     def check_coverage(self) -> None:
-        """Report every output in the file that no operation compared: a vector must not shrink unseen."""
+        """Log a miss for every output in the file that no operation compared, and for a file without operations.
+
+        Otherwise a vector that has lost operations would still pass.
+        """
         outputs: list[str] = []
         for index, report in enumerate(self._reports):
             if value_of(report, "measurement") is not None:
@@ -325,7 +330,7 @@ class _Case:
         return hexes_of({"verifier_shares": rounds[0]}, "verifier_shares")
 
     def _check_sizes(self, index: int, report: JsonObject) -> None:
-        """Compare all sizes with the algorithm's before anything is computed."""
+        """Log a miss for every size that is not the algorithm's; runs before anything is computed."""
         prio3, shares = self._prio3, hexes_of(report, "input_shares")
         expected = [prio3.input_share_size(j) for j in range(prio3.shares)]
         for what, actual, size in (
@@ -357,7 +362,7 @@ _OWN: Final[Mapping[str, Callable[[JsonObject], Prio3]]] = {
 
 
 def _replay_own(cases: Sequence[JsonObject], log: _Log) -> str:
-    """Replay every case; return the algorithms' names."""
+    """Replay every case and return the names of the algorithms."""
     names: list[str] = []
     for index, case in enumerate(cases):
         name = text_of(case, "algorithm")
@@ -377,7 +382,7 @@ def _replay_own(cases: Sequence[JsonObject], log: _Log) -> str:
 
 
 class _OwnCase:
-    """One case: every step of every report, and the sums of the valid ones."""
+    """One case: every step of every report, and the sums over the valid reports."""
 
     def __init__(self, prio3: Prio3, case: JsonObject, label: str, log: _Log) -> None:
         self._prio3, self._case, self._label, self._log = prio3, case, label, log
@@ -405,7 +410,7 @@ class _OwnCase:
         valid = flag_of(report, "valid")
         if valid or any(report.get(name) is not None for name in ("measurement", "measurement_vector")):
             self._log.expect(f"{label} shard", True, lambda: self._shard(report, shares, label))
-        # An invalid report is refused at the first step whose result the file does not hold.
+        # An invalid report must be refused at the first step whose result is absent from the file.
         reached = valid or bool(verifier_shares)
         self._log.expect(
             f"{label} verify_init", reached, lambda: self._init(report, shares, verifier_shares, states, label)
@@ -471,8 +476,12 @@ def _check_round(operation: JsonObject, expected: int) -> None:
 
 
 def _measurement(prio3: Prio3, value: object) -> object:
-    """Return a measurement as its circuit takes it: a number, or a list of them, truth values included."""
-    entries = cast("list[object]", value) if isinstance(value, list) else [value]  # entries are checked next
+    """Return a measurement after a check of its form: a whole number or a truth value, or a list of these.
+
+    Raises:
+        VectorFileError: another form than the circuit's.
+    """
+    entries = cast("list[object]", value) if isinstance(value, list) else [value]  # The next line checks the entries.
     if not all(isinstance(entry, int) for entry in entries):
         raise VectorFileError(f"a measurement of {prio3.circuit.name} is not made of whole numbers or truth values")
     if isinstance(value, list) != (prio3.circuit.name in _VECTOR_MEASUREMENTS):

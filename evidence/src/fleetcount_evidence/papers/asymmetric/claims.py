@@ -1,6 +1,6 @@
-"""Compute what [ADP] claims; the claims themselves stand in claims.toml.
+"""Computes the claims of [ADP]; claims.toml has the claims.
 
-Every number of ours comes from the mechanisms, by enumeration, or from a linear program; none is written down.
+Every number of ours comes from the mechanisms, by enumeration, or from a linear program; the module contains no result.
 """
 
 import math
@@ -46,7 +46,7 @@ City = Mapping[int, int]
 
 
 def add_claims(extracts: Extracts, settings: Settings, results: Results) -> None:
-    """State every claim of the paper with what is computed here."""
+    """State every claim of the paper with our result."""
     catalogue = Catalogue.load("asymmetric")
     _insufficiency(catalogue)
     _definitions(catalogue)
@@ -61,7 +61,10 @@ def add_claims(extracts: Extracts, settings: Settings, results: Results) -> None
 
 
 def expected_answers(city: City, threshold: int, detection: Callable[[int], float]) -> float:
-    """Return the expected number of safe locations found; `detection(k)` is for k = t + 1 - f steps."""
+    """Return the expected number of safe locations found.
+
+    `detection(k)` is the probability of finding a location that is k = t + 1 - f steps from unsafe.
+    """
     return math.fsum(places * detection(threshold + 1 - count) for count, places in city.items() if count <= threshold)
 
 
@@ -110,7 +113,7 @@ def _noise(catalogue: Catalogue) -> None:
     up = exact_loss_ratio(noisy_visits(Direction.DECREASING), place_policy("A"), TRIPS, 2)
     as_printed, with_minus = (_integral(_exponential(sign), 10) for sign in (1, -1))
     one_sided = _integral(_mean_of_exponential, math.inf)
-    # Two halves, each of half the density: the absolute value of Laplace noise is exponential.
+    # The density of Laplace noise is 1/2 e^-|x|: both halves add up to the mean of |x|.
     laplace = 2 * _integral(_half_mean_of_laplace, math.inf)
     ours = f"noise <= 0: {_ratio(down)}; noise >= 0: {_ratio(up)}"
     catalogue.fact("ADP-V.3-sign", ours, holds=down == 1 / Q)
@@ -120,7 +123,7 @@ def _noise(catalogue: Catalogue) -> None:
 
 
 def _exponential(sign: int) -> Callable[[float], float]:
-    """Return both halves of the density 1/2 e^(sign |x|) at x >= 0."""
+    """Return the sum of both halves of the density 1/2 e^(sign |x|), a function of x >= 0."""
 
     def density(noise: float) -> float:
         return math.exp(sign * noise)
@@ -186,15 +189,19 @@ def _figure_two(catalogue: Catalogue, city: City) -> None:
 
 
 def _apart(seen: int, expected: float) -> float:
-    """Return how many standard deviations a count lies below its expectation, at the largest variance it can have."""
+    """Return by how many standard deviations a count is below its expectation, at its largest possible variance.
+
+    A sum of independent indicators has a variance of at most its expectation.
+    """
     return (expected - seen) / math.sqrt(expected)
 
 
 def _competitor(threshold: int, safe: int, found: int, users: int, locations: int, sign: int) -> float:
-    """Return the fewest (sign 1) or most (-1) answers expected of (1, 0.0001)-DP in any city with these totals.
+    """Return the least (sign 1) or largest (-1) number of answers expected of (1, 0.0001)-DP in a city of these totals.
 
-    Unknown: how many safe locations have 0, ..., t visitors. Known: their number, what ADP finds (within half an
-    answer), and that the visitors of the others, more than t each, must be left over.
+    The numbers of safe locations with 0, ..., t visitors are unknown. Known are their sum, the number of answers that
+    ADP finds (to half an answer), and the largest number of visitors of safe locations: each of the other locations
+    has at least t + 1 of the users.
     """
     steps = [threshold + 1 - count for count in range(threshold + 1)]
     detection = np.array([optimal_detection(ONE, k) for k in steps])
@@ -212,7 +219,7 @@ def _competitor(threshold: int, safe: int, found: int, users: int, locations: in
 
 
 def _approximate(delta: Fraction, alpha: Fraction) -> Callable[[int], float]:
-    """Return how likely the best (1, delta)-DP mechanism finds a location k steps from unsafe."""
+    """Return the probability that the best (1, delta)-DP mechanism finds a location k steps from unsafe, by k."""
     return lambda steps: approximate_detection(ONE, delta, steps, alpha)
 
 
@@ -241,7 +248,7 @@ def _figure_four(catalogue: Catalogue, city: City) -> None:
 
 
 def _figure_five(catalogue: Catalogue, city: City) -> None:
-    """The sparse vector over the city in a random order."""
+    """State the claims about the sparse vector over the city in a random order."""
     counts = np.repeat(list(city), list(city.values()))
 
     def laws(threshold: int, epsilon: Fraction, depth: int) -> list[float]:

@@ -33,13 +33,13 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 FIGURE_THRESHOLD: Final = 2
-"""Figure 2 calls a location safe that fewer than 3 users visit."""
+"""In Figure 2 a location is safe if fewer than 3 users visit it."""
 EPSILON: Final = Fraction(1)
 DELTA: Final = Fraction(1, 10**4)
 FALSE_ALARM: Final = Fraction(1, 10**3)
 THRESHOLD: Final = 5
 DEPTH: Final = 600
-"""Answers beyond this many before one abort have a probability below 1e-5 in every setting shown."""
+"""More answers than this before one abort have a probability below 1e-5 in every setting shown."""
 
 ONE_SIDED = "asymmetric geometric (one noise)"
 TWO_NOISES = "asymmetric geometric (2 aggregators)"
@@ -68,7 +68,7 @@ def _cells(histogram: Mapping[int, int]) -> Integers:
 
 
 def _map(extracts: Extracts, settings: Settings, results: Results) -> None:
-    """Draw who finds which safe location, from one run of each mechanism, and table what is expected."""
+    """Draw the safe locations that one run of each mechanism finds, and write a table of the expected numbers."""
     counts, generator = _cells(extracts.city()), settings.generator(11)
     safe = counts <= FIGURE_THRESHOLD
     x, y = _layout(counts, generator)
@@ -110,7 +110,7 @@ def _map(extracts: Extracts, settings: Settings, results: Results) -> None:
 
 
 def _map_title(name: str, shown: int, safe: int, locations: int) -> str:
-    """Say what a map shows: the safe locations there are, or how many of them were found at which loss."""
+    """Return the title of a map: the number of safe locations, or how many of them were found, and the loss."""
     if name == "Ground truth":
         return f"{name}: {safe:,} of {locations:,} locations are safe"
     return f"{name}: {shown:,} of {safe:,} safe found, ε = {float(EPSILON):g}"
@@ -156,7 +156,7 @@ def _detections(alpha: Fraction, delta: Fraction, epsilon: Fraction) -> dict[str
 
 
 def _sweeps(extracts: Extracts, _settings: Settings, results: Results) -> None:
-    """Vary eps, t, alpha and delta about eps = 1, t = 5, alpha = 0.001, delta = 0.0001: E[beta | safe]."""
+    """Draw E[beta | safe] for each of eps, t, alpha, delta varied about eps = 1, t = 5, alpha = .001, delta = .0001."""
     city = extracts.city()
     defaults = {"epsilon": EPSILON, "threshold": Fraction(THRESHOLD), "alpha": FALSE_ALARM, "delta": DELTA}
     values = {
@@ -210,7 +210,7 @@ def _mean_detections(city: Mapping[int, int], parameters: Mapping[str, Fraction]
 
 
 def _yields(extracts: Extracts, settings: Settings, results: Results) -> None:
-    """How many right answers a sparse vector gives in a random order before it aborts, by t, eps and aborts."""
+    """Draw the number of right answers of a sparse vector in a random order before it aborts, by t, eps and aborts."""
     counts, generator = _cells(extracts.city()), settings.generator(12)
     found = all_found(found_probabilities(counts, THRESHOLD, EPSILON), 64)
     laws = {aborts: at_least(found, aborts) for aborts in (1, 2, 4)}
@@ -239,7 +239,7 @@ def _yields(extracts: Extracts, settings: Settings, results: Results) -> None:
 
 
 def _simulated_answers(counts: Integers, runs: int, generator: np.random.Generator, seed: int) -> Integers:
-    """Return how many SAFE answers runs of the real integer mechanism give, each over 200 locations."""
+    """Return the number of SAFE answers in each run of the real integer mechanism over 200 locations, (runs,)."""
     source, maximum = SeededRandom(seed), int(counts.sum())
     vector = AsymmetricSparseVector(epsilon=EPSILON, maximum=maximum, thresholds=(THRESHOLD,) * 200)
     found = [vector.run(generator.choice(counts, 200, replace=False).tolist(), source) for _ in range(runs)]

@@ -1,6 +1,6 @@
-"""Compute what [ADP] claims of the best one-sided mechanism: Theorem VIII.3 and its lemmas, stated in claims.toml.
+"""Computes the claims of [ADP] about the best one-sided mechanism: Theorem VIII.3 and its lemmas.
 
-Both sides are linear programs over every mechanism that keeps the inequalities of the definition.
+claims.toml has the claims. The optimum is that of a linear program over all mechanisms that satisfy the definition.
 """
 
 from fractions import Fraction
@@ -16,12 +16,12 @@ from fleetcount_evidence.papers.catalogue import Catalogue
 from fleetcount_evidence.papers.results import Settings
 
 SMALL: Final = Fraction(1, 3)
-"""An e^-eps at which the lemma that fails still holds."""
+"""An e^-eps at which Lemma VIII.4, which is false in general, holds."""
 Floats = NDArray[np.float64]
 
 
 def add_optimality(catalogue: Catalogue, settings: Settings) -> None:
-    """Theorem VIII.3 and its lemmas against the linear program of the best one-sided mechanism for a user."""
+    """State Theorem VIII.3 and its lemmas, compared with the best mechanism for a user by a linear program."""
     n, ratio = 6, Fraction(9, 10)
     prior, losses = np.full(n + 1, 1 / (n + 1)), loss_matrix("absolute", n)
     channel = np.array([[float(p) for p in asymmetric_row(ratio, i, n)] for i in range(n + 1)])
@@ -42,14 +42,14 @@ def add_optimality(catalogue: Catalogue, settings: Settings) -> None:
 
 
 def _gap_above_diagonal(generator: np.random.Generator) -> float:
-    """Return what a random user of absolute loss loses by the property of Lemma VIII.5."""
+    """Return the increase of a random user's least absolute loss under the constraint of Lemma VIII.5."""
     n, ratio = int(generator.integers(2, 7)), float(generator.uniform(0.05, 0.95))
     prior, losses = generator.dirichlet(np.full(n + 1, generator.choice([0.3, 1.0, 5.0]))), loss_matrix("absolute", n)
     return _least_loss(prior, losses, ratio, _above_diagonal(n + 1, ratio)) - _least_loss(prior, losses, ratio)
 
 
 def _above_diagonal(size: int, ratio: float) -> Floats:
-    """Return M[i,j] - q M[i+1,j] above the diagonal."""
+    """Return the rows of the constraints M[i,j] - q M[i+1,j] = 0 for j > i, over the entries of M row by row."""
     entries = np.eye(size * size)
     return np.array(
         [entries[i * size + j] - ratio * entries[(i + 1) * size + j] for i in range(size) for j in range(i + 1, size)]
@@ -57,7 +57,10 @@ def _above_diagonal(size: int, ratio: float) -> Floats:
 
 
 def _least_loss(prior: Floats, losses: Floats, ratio: float, zero: Floats | None = None) -> float:
-    """min sum prior_i x_ij loss_ij subject to x_ij <= x_(i-1)j / q, rows of sum 1, x >= 0, and `zero` x = 0."""
+    """Return min sum prior_i x_ij loss_ij subject to x_ij <= x_(i-1)j / q, rows of sum 1, x >= 0, and `zero` x = 0.
+
+    `prior` is (n,), `losses` (n, n), `zero` (constraints, n^2).
+    """
     size = prior.size
     private = np.array(
         [

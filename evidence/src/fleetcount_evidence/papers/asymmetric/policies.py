@@ -1,7 +1,7 @@
-"""Policies of asymmetric differential privacy: which change of one record a release has to hide.
+"""Policies of asymmetric differential privacy: the changes of one record that a release has to hide.
 
-A policy here is only a relation between records; this module draws no noise, and what it says of sensitivity,
-monotonicity and risk it finds by enumerating a small finite domain, never by trusting a label.
+A policy is only a relation between records; this module draws no noise. It computes sensitivity, monotonicity and risk
+by enumerating a small finite domain.
 """
 
 import itertools
@@ -24,11 +24,13 @@ OutputT = TypeVar("OutputT", bound=Hashable)
 
 
 class Policy(Protocol[RecordT_contra]):
-    """A relation x ~> x' between records: Pr[M(.. x ..) = z] <= e^eps Pr[M(.. x' ..) = z] is promised where it
-    holds."""
+    """A relation x ~> x' between records.
+
+    Where it holds, a mechanism M must keep Pr[M(.. x ..) = z] <= e^eps Pr[M(.. x' ..) = z] for every output z.
+    """
 
     def protects(self, record: RecordT_contra, replacement: RecordT_contra) -> bool:
-        """Tell whether a database holding `record` has to look like the one holding `replacement` in its place."""
+        """Return whether record ~> replacement: a change of `record` to `replacement` must be hidden."""
         ...
 
 
@@ -37,7 +39,7 @@ class EverythingProtected:
     """The relation of ordinary, bounded differential privacy: any record may become any other ([ADP] Def II.1)."""
 
     def protects(self, record: Hashable, replacement: Hashable) -> bool:
-        """Return True for every pair of records."""
+        """Return True."""
         del record, replacement
         return True
 
@@ -53,27 +55,30 @@ class AttributePolicy(Generic[RecordT]):
     may_leak: Callable[[RecordT], bool]
 
     def protects(self, record: RecordT, replacement: RecordT) -> bool:
-        """Tell whether p(record) implies p(replacement)."""
+        """Return whether p(record) implies p(replacement)."""
         return not self.may_leak(record) or self.may_leak(replacement)
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorPolicy(Generic[RecordT]):
-    """Several policies held at once: x ~> x' iff p_i(x) implies p_i(x') for every i.
+    """Several policies together: x ~> x' iff p_i(x) implies p_i(x') for every i.
 
     This is the policy to use for several places. With p_i = "did not visit i" the replacement x' visits a subset of the
-    places of x, so every count is monotonically decreasing along the relation. It hides "visited A" behind "was
-    nowhere"; it does not hide A behind B, nor that a place was not visited.
+    places of x, so every count is monotonically decreasing along the relation. A device that visited A looks like one
+    that visited no place, but not like one that visited B; and the policy does not hide that a place was not visited.
+
+    Raises:
+        MechanismError: `may_leak` is empty; the policy would protect every change.
     """
 
     may_leak: tuple[Callable[[RecordT], bool], ...]
 
     def __post_init__(self) -> None:
-        """Refuse an empty vector, which would protect everything without saying so."""
+        """Refuse an empty vector."""
         _require_some(self.may_leak, "a vector policy")
 
     def protects(self, record: RecordT, replacement: RecordT) -> bool:
-        """Tell whether every p_i(record) implies p_i(replacement)."""
+        """Return whether p_i(record) implies p_i(replacement) for every i."""
         return all(not leaks(record) or leaks(replacement) for leaks in self.may_leak)
 
 
@@ -81,9 +86,12 @@ class VectorPolicy(Generic[RecordT]):
 class OrPolicy(Generic[RecordT]):
     """Counter-example, for tests and documentation only: the Boolean policy p = p_1 or ... or p_d of [ADP] VI-A3.
 
-    It is also what a "sum of policies" ([ADP] Theorem VIII.6) is when read as a Boolean sum. It fails twice. Counts
-    are not monotone along it (someone at A only may become someone at B only), so one-sided noise does not satisfy
-    it; and its relation is not the intersection of the parts' relations, so it is not what composition gives.
+    The "sum of policies" of [ADP] Theorem VIII.6, read as a Boolean sum, is this policy too. It fails twice. Counts are
+    not monotone along its relation (a record of A only may change to one of B only), so one-sided noise does not
+    satisfy it. And its relation is not the intersection of the parts' relations, which a composition satisfies.
+
+    Raises:
+        MechanismError: `may_leak` is empty.
     """
 
     may_leak: tuple[Callable[[RecordT], bool], ...]
@@ -93,25 +101,28 @@ class OrPolicy(Generic[RecordT]):
         _require_some(self.may_leak, "an OR policy")
 
     def protects(self, record: RecordT, replacement: RecordT) -> bool:
-        """Tell whether "some p_i(record)" implies "some p_i(replacement)"."""
+        """Return whether "p_i(record) for some i" implies "p_i(replacement) for some i"."""
         return not any(leaks(record) for leaks in self.may_leak) or any(leaks(replacement) for leaks in self.may_leak)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Intersection(Generic[RecordT]):
-    """The relation that a composition of mechanisms keeps: a change protected by every part.
+    """The relation that a composition of mechanisms satisfies: it contains the changes that every part protects.
 
-    Source: the sound form of [ADP] Theorem VIII.6; the eps of the parts add up over this relation.
+    Source: the correct form of [ADP] Theorem VIII.6; the eps of the parts add up over this relation.
+
+    Raises:
+        MechanismError: `parts` is empty.
     """
 
     parts: tuple[Policy[RecordT], ...]
 
     def __post_init__(self) -> None:
-        """Refuse an intersection of nothing."""
+        """Refuse an empty intersection."""
         _require_some(self.parts, "an intersection of policies")
 
     def protects(self, record: RecordT, replacement: RecordT) -> bool:
-        """Tell whether every part protects the change."""
+        """Return whether every part protects the change."""
         return all(part.protects(record, replacement) for part in self.parts)
 
 
@@ -121,7 +132,7 @@ def place_policy(place: Hashable) -> AttributePolicy[frozenset[Hashable]]:
 
 
 def vector_place_policy(places: Sequence[Hashable]) -> VectorPolicy[frozenset[Hashable]]:
-    """Return the VECTOR policy of several places: for each, "did not visit it" may leak, and nothing else."""
+    """Return the vector policy of several places: only "did not visit it" may leak, for each of them."""
     return VectorPolicy(may_leak=tuple(_not_visited(place) for place in places))
 
 
@@ -135,7 +146,8 @@ def _not_visited(place: Hashable) -> Callable[[frozenset[Hashable]], bool]:
 def databases(domain: Sequence[RecordT], size: int) -> Iterator[tuple[RecordT, ...]]:
     """Yield every database of `size` records over a finite domain.
 
-    Raises MechanismError when there are more than a million of them or the size is below 1.
+    Raises:
+        MechanismError: there are more than a million databases, the size is below 1, or the domain is empty.
     """
     if size < 1 or not domain or len(domain) ** size > LARGEST_ENUMERATION:
         raise MechanismError(
@@ -164,7 +176,7 @@ def _steps(
 
 
 class Monotonicity(Enum):
-    """How one coordinate of a query moves along X ~p X' ([ADP] Def V.2)."""
+    """The direction in which one coordinate of a query changes along X ~p X' ([ADP] Def V.2)."""
 
     CONSTANT = "constant"
     DECREASING = "decreasing"
@@ -186,7 +198,7 @@ def sensitivity(
 def monotonicity(
     query: Callable[[tuple[RecordT, ...]], Sequence[int]], policy: Policy[RecordT], domain: Sequence[RecordT], size: int
 ) -> tuple[Monotonicity, ...]:
-    """Return, for each coordinate of the query, how it moves along X ~p X', found by enumeration ([ADP] Def V.2)."""
+    """Return the direction of each coordinate of the query along X ~p X', found by enumeration ([ADP] Def V.2)."""
     width = len(query(next(databases(domain, size))))
     rises, falls = [False] * width, [False] * width
     for database, other in neighbours(policy, domain, size):
@@ -205,11 +217,13 @@ def _movement(rises: bool, falls: bool) -> Monotonicity:
 
 
 def find_boolean_policy(policy: Policy[RecordT], domain: Sequence[RecordT]) -> frozenset[RecordT] | None:
-    """Return the records where some single Boolean p holds whose relation equals the policy's, or None if there is
-    none.
+    """Return the records that satisfy a Boolean p whose relation equals the policy's, or None if there is no such p.
 
     All 2^|domain| predicates are tried, so this proves that an intersection of two policies, the "sum of policies" of
-    [ADP] Theorem VIII.6, is in general no Boolean policy. Raises MechanismError for a domain of more than 16 records.
+    [ADP] Theorem VIII.6, is in general not a Boolean policy.
+
+    Raises:
+        MechanismError: the domain has more than 16 records.
     """
     if len(domain) > LARGEST_PREDICATE_SEARCH:
         raise MechanismError(f"domain has {len(domain)} records, allowed: at most {LARGEST_PREDICATE_SEARCH}")
@@ -227,10 +241,9 @@ def exact_loss_ratio(
     domain: Sequence[RecordT],
     size: int,
 ) -> Fraction | None:
-    """Return e^eps, the largest Pr[M(X) = z] / Pr[M(X') = z] over all X ~p X' and z, exactly; None when it is
-    unbounded.
+    """Return e^eps, the largest Pr[M(X) = z] / Pr[M(X') = z] over all X ~p X' and z, exactly; None if unbounded.
 
-    Source: [ADP] Def IV.2. An output possible under X and impossible under X' makes the ratio unbounded.
+    Source: [ADP] Def IV.2. An output that is possible under X and impossible under X' makes the ratio unbounded.
     """
     laws = {database: law(database) for database in databases(domain, size)}
     largest = Fraction(0)
@@ -256,10 +269,10 @@ def _largest_ratio(law: Mapping[OutputT, Fraction], other: Mapping[OutputT, Frac
 def worst_case_risk(
     law: Mapping[RecordT, Mapping[OutputT, Fraction]], secret: Callable[[RecordT], bool]
 ) -> Fraction | None:
-    """Return the supremum of the risk over all priors, None when unbounded.
+    """Return the supremum of the risk over all priors, or None if it is unbounded.
 
-    The odds ratio is a ratio of two mixtures, so point masses, one record inside the secret and one outside, are the
-    worst.
+    The risk is a ratio of odds, and so of two mixtures: the worst prior is on two records only, one for which `secret`
+    holds and one for which it does not.
     """
     inside, outside = [x for x in law if secret(x)], [x for x in law if not secret(x)]
     largest = Fraction(0)

@@ -1,7 +1,7 @@
-"""Compute what the propositions and theorems of [ADP] claim; the claims themselves stand in claims.toml.
+"""Computes the propositions and theorems of [ADP]; claims.toml has the claims.
 
-Everything is enumerated over a few trips to two places, or solved as a linear program over every mechanism; a result is
-never written down.
+Each is enumerated over a few trips to two places, or solved as a linear program over all mechanisms; the module
+contains no result.
 """
 
 import itertools
@@ -47,7 +47,7 @@ from fleetcount_evidence.papers.catalogue import Catalogue
 
 ONE: Final = Fraction(1)
 Q: Final = Fraction(1, 3)
-"""e^-eps where a law is enumerated."""
+"""e^-eps of the enumerated laws."""
 Trip = frozenset[str]
 TRIPS: Final = (frozenset[str](), frozenset("A"), frozenset("B"), frozenset("AB"))
 AT_A: Final = place_policy("A")
@@ -56,7 +56,7 @@ Floats = NDArray[np.float64]
 
 
 def add_theorems(catalogue: Catalogue) -> None:
-    """State what sections III to V and VIII of [ADP] prove."""
+    """State the claims that sections III to V and VIII of [ADP] prove."""
     _necessary_condition(catalogue)
     _blowfish(catalogue)
     _one_sided_privacy(catalogue)
@@ -67,7 +67,7 @@ def add_theorems(catalogue: Catalogue) -> None:
 
 
 def visits(database: Database, place: str) -> int:
-    """Return how many trips of a database visit a place."""
+    """Return the number of trips of a database that visit a place."""
     return sum(place in trip for trip in database)
 
 
@@ -80,7 +80,7 @@ def noisy_visits(direction: Direction) -> Callable[[Database], dict[int, Fractio
 
 
 def _necessary_condition(catalogue: Catalogue) -> None:
-    """Proposition III.1 for every answer of two values, over all sets S of them."""
+    """State Proposition III.1, checked for every answer with two values and over all sets S of values."""
     eighths = [Fraction(i, 8) for i in range(9)]
     strict, equal = [0, 0], [0, 0]
     for alpha, beta, unsafe, safe in itertools.product(eighths, repeat=4):
@@ -103,10 +103,10 @@ def _best_detection(
     alpha: float,
     goals: Iterable[Database] = (),
 ) -> float:
-    """Return the largest beta with which "at most `threshold` visitors of A" can be found in every goal at eps = 1.
+    """Return the largest beta with which a mechanism finds "at most `threshold` visitors of A" in all goals at eps = 1.
 
-    The answer is Yes with probability b(X), at most alpha where X is unsafe; along every protected change both answers
-    keep to e^eps. The goals are the safe databases unless given.
+    It answers Yes with probability b(X), at most alpha where X is unsafe; along every protected change the probability
+    of each answer may change by a factor of at most e^eps. Without `goals`, the goals are the safe databases.
     """
     places = {database: place for place, database in enumerate(databases(domain, devices))}
     safe = [database for database in places if visits(database, "A") <= threshold]
@@ -131,7 +131,7 @@ def _best_detection(
 
 
 def _allows(policy: Policy[Trip]) -> bool:
-    """Return whether a mechanism of the policy is one-sided: two trips, eps = 1, alpha = 1/1000, beta = 1/2."""
+    """Return whether the policy allows a one-sided answer: two trips, eps = 1, alpha = 1/1000, beta = 1/2."""
     return _best_detection(policy, TRIPS, 2, 0, 1e-3) >= 0.5
 
 
@@ -140,7 +140,7 @@ def _at_a(trip: Trip) -> bool:
 
 
 def _blowfish(catalogue: Catalogue) -> None:
-    """Proposition III.2 for every policy graph over the four trips, and the Risk that follows."""
+    """State Proposition III.2, checked for every policy graph over the four trips, and the Risk that follows."""
     pairs = list(itertools.combinations(TRIPS, 2))
     graphs = [chosen for size in range(len(pairs) + 1) for chosen in itertools.combinations(pairs, size)]
     as_proved = [
@@ -164,7 +164,7 @@ def _risks(risks: Sequence[Fraction | None]) -> str:
 
 
 def _one_sided_privacy(catalogue: Catalogue) -> None:
-    """Proposition III.3 for every set of non-sensitive trips, and the Risk that follows."""
+    """State Proposition III.3, checked for every set of non-sensitive trips, and the Risk that follows."""
     sets = [frozenset(chosen) for size in range(5) for chosen in itertools.combinations(TRIPS, size)]
     allowed = [chosen for chosen in sets if _allows(OneSidedPolicy(non_sensitive=chosen))]
     needed = {name: frozenset(filter(test, TRIPS)) for name, test in (("visitors", _at_a), ("non-visitors", _not_at_a))}
@@ -178,11 +178,11 @@ def _one_sided_privacy(catalogue: Catalogue) -> None:
     catalogue.fact("ADP-III.3-risk", all(unbounded), holds=all(unbounded), predicates=len(secrets), loss=loss)
 
 
-# What asymmetric privacy protects: section IV.
+# The protection of asymmetric privacy: section IV.
 
 
 def _beyond(catalogue: Catalogue) -> None:
-    """Proposition IV.5 for every mechanism of two values with probabilities in sixths."""
+    """State Proposition IV.5, checked for every mechanism with two values and probabilities in sixths."""
     sixths = [Fraction(i, 6) for i in range(7)]
     known = [trip for trip in TRIPS if _not_at_a(trip)]
     secrets = [frozenset(chosen) for size in range(1, len(known)) for chosen in itertools.combinations(known, size)]
@@ -206,7 +206,7 @@ def _of_one(law: Mapping[Trip, Mapping[bool, Fraction]], trips: Database) -> Map
 
 
 def _detection(catalogue: Catalogue) -> None:
-    """Proposition IV.7: three devices, at most two visitors are safe, nobody visited."""
+    """State Proposition IV.7 (three devices, at most two visitors are safe, nobody visited) and those of section V."""
     domain = (frozenset[str](), frozenset("A"))
     best = _best_detection(AT_A, domain, 3, 2, 0.0, goals=[(domain[0],) * 3])
     integer = optimal_detection(ONE, 3)
@@ -219,7 +219,7 @@ def _detection(catalogue: Catalogue) -> None:
     catalogue.number("ADP-V.6-detection", found, paper=1 - math.exp(-steps), integer=integer)
 
 
-# That the mechanisms are private: Theorems V.4 and VIII.2.
+# Privacy of the mechanisms: Theorems V.4 and VIII.2.
 
 Query = Callable[[Database], tuple[int, ...]]
 
@@ -237,7 +237,7 @@ EITHER: Final = OrPolicy(may_leak=VECTOR.may_leak)
 
 
 def _continuous(catalogue: Catalogue) -> None:
-    """Theorem V.4 for counts of two trips that fall, rise, or do neither along the policy."""
+    """State Theorem V.4, checked for counts of two trips that fall, rise, or do both along the policy."""
     settings: tuple[tuple[Query, Policy[Trip]], ...] = ((_seen, VECTOR), (_missing, VECTOR), (_seen, EITHER))
     catalogue.number("ADP-V.4-loss", max(_largest_loss(query, policy) for query, policy in settings))
 
@@ -249,7 +249,7 @@ def _largest_loss(query: Query, policy: Policy[Trip]) -> float:
     grid = [place / 2 for place in range(-4, 9)]
     losses = [0.0]
     for database, other in neighbours(policy, TRIPS, 2):
-        # The ratio is a product over the counts, each with its own answer: the largest is the product of the largest.
+        # The density is a product over the counts, each with its own noise: the largest ratio is the product of theirs.
         ratios = [
             max(_log_ratio(move, (place - before) / scale, (place - after) / scale) for place in grid)
             for move, before, after in zip(moves, query(database), query(other), strict=True)
@@ -268,7 +268,7 @@ def _log_ratio(move: Monotonicity, noise: float, against: float) -> float:
 
 
 def _integer(catalogue: Catalogue) -> None:
-    """Theorem VIII.2 by enumeration, at sensitivity 1 and, for contrast, at 2."""
+    """State Theorem VIII.2, checked by enumeration, at sensitivity 1 and, for comparison, at 2."""
     hour = (frozenset[str](), frozenset("A"), frozenset("B"))
     up, down = Direction.DECREASING, Direction.INCREASING
 

@@ -1,8 +1,8 @@
 """The range-restricted geometric mechanism G_n, its exact matrix and the worked examples of its paper.
 
-It must not be used for the sum of several noises, whose channel is another and for which the paper's optimality does
-not hold. Source: Ghosh, Roughgarden, Sundararajan, "Universally
-Utility-Maximizing Privacy Mechanisms" [GEO]. a = e^-eps is the ratio; laws are functions of a rational a and exact.
+It must not be used for a sum of several noises: their channel is different, and the paper's optimality does not hold
+for it. Source: Ghosh, Roughgarden, Sundararajan, "Universally Utility-Maximizing Privacy Mechanisms" [GEO]. a = e^-eps
+is the ratio; laws are functions of a rational a and exact.
 """
 
 import math
@@ -31,12 +31,16 @@ def bounded_geometric_row(ratio: Fraction, count: int, maximum: int) -> tuple[Fr
 
 
 def bounded_geometric_matrix(ratio: Fraction, maximum: int) -> Matrix:
-    """Return all rows of G_n, exactly: entry [i][j] is P(answer j | count i)."""
+    """Return all rows of G_n, exactly: entry [i][j] is P(answer j | count i), an n + 1 by n + 1 matrix.
+
+    Raises:
+        MechanismError: a is not in (0, 1), or n is below 1.
+    """
     return tuple(bounded_geometric_row(ratio, count, maximum) for count in range(maximum + 1))
 
 
 def remapped(matrix: Matrix, remap: Sequence[int]) -> Matrix:
-    """Return the mechanism whose answer j is read as remap[j]: columns added up.
+    """Return the mechanism whose answer j is read as remap[j]: columns with equal targets are added up.
 
     Source: [GEO] section 2.3 for deterministic remaps.
 
@@ -58,7 +62,7 @@ def figure_two() -> Matrix:
 
 
 def zero_one_loss(count: int, answer: int) -> Fraction:
-    """Return 0 for the right answer and 1 for any other."""
+    """Return 0 if the answer is the count, else 1."""
     return Fraction(count != answer)
 
 
@@ -66,7 +70,7 @@ def expected_loss(matrix: Matrix, prior: Sequence[Fraction], loss: LossFunction)
     """Return sum over i of prior_i times the mean loss of row i ([GEO] Eq 1).
 
     Raises:
-        MechanismError: the prior has another length than the matrix, a negative weight, or a sum other than 1.
+        MechanismError: the prior does not have one weight for each row, has a negative weight, or a sum other than 1.
     """
     if len(prior) != len(matrix) or sum(prior) != 1 or min(prior) < 0:
         raise MechanismError(
@@ -123,7 +127,11 @@ def single_device_losses(ratio: Fraction) -> tuple[Fraction, float]:
 
 
 def require_count(count: int, maximum: int) -> None:
-    """Refuse a count outside 0..n, or an n below 1; raises MechanismError without the count."""
+    """Check that the count is in 0..n.
+
+    Raises:
+        MechanismError: n is below 1, or the count is not in 0..n; the message does not contain the count.
+    """
     require_at_least("maximum", maximum, 1)
     if type(count) is not int or not 0 <= count <= maximum:
         raise MechanismError(f"a true count must be an int in 0..{maximum} (the value given is withheld)")

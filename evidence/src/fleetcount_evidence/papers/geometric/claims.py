@@ -1,6 +1,6 @@
-"""Compute what [GEO] claims; the claims themselves stand in claims.toml.
+"""Computes the claims of [GEO]; claims.toml has the claims.
 
-Every number of ours is an exact matrix, an integral or a linear program's; none is written down.
+Every number of ours comes from an exact matrix, an integral or a linear program; the module contains no result.
 """
 
 import math
@@ -34,7 +34,7 @@ SETS: Final = tuple(frozenset(row for row in (1, 2, 3) if code >> (row - 1) & 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserResult:
-    """What a random user loses: at the optimum of its own program, with the remapped G_n, with G_n at face value."""
+    """A random user's expected loss: least of all mechanisms, with the remapped G_n, and with G_n at face value."""
 
     largest: int
     ratio: float
@@ -44,14 +44,14 @@ class UserResult:
 
     @property
     def gap(self) -> float:
-        """What the geometric mechanism loses against the user's own optimum."""
+        """The loss of the remapped geometric mechanism less the user's optimum."""
         return self.remapped - self.optimum
 
 
 def constraint_matrix(mechanism: Sequence[Sequence[float]] | Floats, ratio: float) -> list[list[str]]:
-    """Return [GEO]'s constraint matrix: row i stands for the counts i and i + 1.
+    """Return [GEO]'s constraint matrix: row i compares the rows of the counts i and i + 1.
 
-    Z: both entries are 0. ↓: x_i+1 = a x_i. ↑: x_i = a x_i+1. S: neither.
+    Z: both entries are 0. ↓: x_i+1 = a x_i. ↑: x_i = a x_i+1. S: neither equation holds.
     """
     matrix = np.asarray(mechanism, dtype=np.float64)
     return [
@@ -69,7 +69,7 @@ def _constraint(here: float, below: float, ratio: float) -> str:
 
 
 def add_claims(users: Sequence[UserResult], settings: Settings, results: Results) -> None:
-    """State every claim of the paper with what is computed here."""
+    """State every claim of the paper with our result."""
     catalogue = Catalogue.load("geometric")
     _examples(catalogue)
     _optimality(catalogue, users)
@@ -119,7 +119,7 @@ PRINTED: Final = (
     _printed("1/24 0 1/8 1/6 1/3 1/3"),
     _printed("1/48 0 1/16 1/12 1/6 2/3"),
 )
-"""[GEO] Figure 2 as printed, to be compared with."""
+"""[GEO] Figure 2 as printed, for comparison."""
 
 
 def _optimality(catalogue: Catalogue, users: Sequence[UserResult]) -> None:
@@ -130,7 +130,7 @@ def _optimality(catalogue: Catalogue, users: Sequence[UserResult]) -> None:
 
 
 def _structure(catalogue: Catalogue, settings: Settings) -> None:
-    """Lemmas 5.5 and 5.8 on the vertices that the linear programs return."""
+    """State Lemmas 5.5 and 5.8, checked on the vertices that the linear programs of random users return."""
     generator, users = settings.generator(22), settings.either(20, 200)
     patterns: list[bool] = []
     counts: list[bool] = []
@@ -165,7 +165,10 @@ def _laplace_density(noise: float, rate: float) -> float:
 
 
 def _uniqueness(catalogue: Catalogue) -> None:
-    """Theorem 6.1: the range of every entry over all optimal mechanisms of the uniform 0/1 user, n = 5."""
+    """State Theorem 6.1, checked by the range of each entry over all optimal mechanisms of the uniform 0/1 user.
+
+    n = 5 and e^-eps = 1/2.
+    """
     n = 5
     prior, ratio = np.full(n + 1, 1 / (n + 1)), 0.5
     cost = (prior[:, None] * loss_matrix("zero-one", n)).ravel()
@@ -190,7 +193,7 @@ def _uniqueness(catalogue: Catalogue) -> None:
 
 
 def _private_rows(size: int, ratio: float) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-    """Return the inequalities a x_i <= x_i+1 and a x_i+1 <= x_i and the sums of the rows of a mechanism."""
+    """Return the coefficients of a x_i+1 - x_i <= 0 and a x_i - x_i+1 <= 0, and those of the sums of the rows."""
     here, below = np.eye(size - 1, size), np.eye(size - 1, size, k=1)
     columns = np.eye(size)
     private = np.vstack([np.kron(ratio * below - here, columns), np.kron(ratio * here - below, columns)])

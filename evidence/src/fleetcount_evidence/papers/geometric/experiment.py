@@ -1,6 +1,6 @@
 """Ghosh, Roughgarden and Sundararajan, Universally Utility-Maximizing Privacy Mechanisms [GEO]: figures, users, noises.
 
-It must not claim the paper's universality for a sum of several noises: it shows what k of them cost.
+It must not claim the paper's universality for a sum of several noises: it shows the additional loss of k of them.
 """
 
 from collections.abc import Sequence
@@ -56,7 +56,7 @@ def run(_extracts: Extracts, settings: Settings, results: Results) -> None:
 
 
 def _figures_two_and_three(results: Results) -> None:
-    """G_5(1/2), the optimal mechanism of one user (Figure 2) and its constraint matrix (Figure 3)."""
+    """Draw G_5(1/2), the optimal mechanism of one user (Figure 2) and its constraint matrix (Figure 3)."""
     bounded, optimal = bounded_geometric_matrix(HALF, 5), figure_two()
     constraints = constraint_matrix([[float(p) for p in row] for row in optimal], float(HALF))
     header = ["count", *(str(answer) for answer in range(6))]
@@ -96,7 +96,7 @@ def _probabilities(title: str, matrix: Sequence[Sequence[Fraction]]) -> MatrixPa
 
 
 def _example(results: Results) -> None:
-    """A user who knows that the count is 0 or n, with 0/1 loss: face value and remapped."""
+    """Draw the 0/1 loss of a user who knows that the count is 0 or n, at face value and remapped."""
     ratios = [Fraction(i, 50) for i in range(1, 50)]
     examples = {n: [extremes_example(n, ratio) for ratio in ratios] for n in (3, 5, 11)}
     results.table(
@@ -130,7 +130,7 @@ def _example(results: Results) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _User:
-    """A random user: a privacy level, a prior over 0..n and a loss that never falls in |i - j|."""
+    """A random user: the ratio e^-eps, a prior (n + 1,) and losses (n + 1, n + 1) that do not decrease in |i - j|."""
 
     ratio: float
     prior: Floats
@@ -191,7 +191,7 @@ def _users(settings: Settings, results: Results) -> list[UserResult]:
 
 
 def _laplace(results: Results) -> None:
-    """One device, even prior, 0/1 loss: the geometric mechanism against rounded Laplace noise."""
+    """Draw the 0/1 loss of one device with a uniform prior: the geometric mechanism and rounded Laplace noise."""
     ratios = [Fraction(i, 100) for i in range(1, 100)]
     losses = [single_device_losses(ratio) for ratio in ratios]
     rows = [(a, g, laplace, laplace / float(g)) for a, (g, laplace) in zip(ratios, losses, strict=True)]
@@ -215,11 +215,11 @@ def _laplace(results: Results) -> None:
     results.figure("geometric_section_6_1", line_panels([both, ratio], columns=2, width=4.8, height=3.7))
 
 
-# What k noises cost.
+# The additional loss of k noises.
 
 
 def _noises(settings: Settings, results: Results) -> None:
-    """What k remapped noises lose over one, for three losses: one noise is the optimum that Theorem 3.1 is about."""
+    """Draw the loss of k remapped noises over that of one, the optimum of Theorem 3.1, for three loss functions."""
     largest_count = settings.either(20, 60)
     prior = np.full(largest_count + 1, 1 / (largest_count + 1))
     epsilons = [Fraction(i, 10) for i in range(2, 31, settings.either(7, 2))]

@@ -1,6 +1,6 @@
-"""Tables with one sensitive column, as the bucket experiments need them: counts, scaled counts, queries, assignments.
+"""Tables with one sensitive column for the bucket experiments: counts, scaled counts, queries, assignments.
 
-It must not publish a table: assignments here serve to measure errors and are thrown away.
+It must not publish a table: assignments are made only to measure errors.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +21,11 @@ Codes = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SensitiveTable:
-    """Records with one sensitive column, all other columns being quasi-identifiers."""
+    """Records with one sensitive column; all other columns are quasi-identifiers.
+
+    `sensitive` is (records,) int64, an index into `values`; `attributes` is (records, A) int64 with codes
+    0..domains[a]-1.
+    """
 
     label: str
     values: tuple[str, ...]
@@ -31,11 +35,15 @@ class SensitiveTable:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """How many records have each value."""
+        """The number of records with each value."""
         return tuple(np.bincount(self.sensitive, minlength=len(self.values)).tolist())
 
     def placed(self, setting: BucketSetting, values: SensitiveValues, generator: np.random.Generator) -> Codes:
-        """Return each record's bucket in a valid setting, at random within each value."""
+        """Return each record's bucket in a valid setting, (records,) int64; records of one value are shuffled.
+
+        Raises:
+            UnsatisfiableError: the setting is not valid.
+        """
         contents = np.array([bucket.values for bucket in assign(values, setting)], dtype=np.int64)
         buckets = np.empty(self.sensitive.size, dtype=np.int64)
         for value in range(len(self.values)):
@@ -55,7 +63,7 @@ class SensitiveTable:
         )
 
     def relative_errors(self, placements: Mapping[str, Codes], queries: Sequence[CountQuery]) -> dict[str, float]:
-        """Return `average_relative_error` of several bucketizations at once: each query selects its records once.
+        """Return `average_relative_error` of several bucketizations; each query selects its records only once.
 
         An estimate is the sum, over the selected records, of the share of matching values in the record's bucket.
 
@@ -83,7 +91,7 @@ class SensitiveTable:
         return np.asarray(contents / contents.sum(axis=1, keepdims=True), dtype=np.float64)
 
     def _selected(self, query: CountQuery) -> Codes:
-        """Return the records that the query's attributes select, narrowing down from one attribute to the next."""
+        """Return the indices of the records that the query's attributes select, filtered by one after the other."""
         (first, mask), *others = query.attributes
         chosen = np.flatnonzero(mask[self.attributes[:, first]])
         for attribute, mask in others:
@@ -92,9 +100,12 @@ class SensitiveTable:
 
 
 def sensitive_tables(extracts: Extracts) -> list[SensitiveTable]:
-    """Return Adult by occupation and by education, and the user's census by its sensitive columns.
+    """Return Adult by occupation and by education, and the user's census, if given, by its sensitive columns.
 
-    Adult's records without an occupation are left out of the first.
+    The table by occupation leaves out the records without an occupation.
+
+    Raises:
+        ExtractError: a data file is missing or malformed.
     """
     adult = extracts.adult()
     tables = [_table(adult.without("occupation", "?"), "occupation"), _table(adult, "education")]
@@ -111,19 +122,19 @@ def _table(records: Records, column: str) -> SensitiveTable:
         label=f"{records.name}, {column.lower()}",
         values=records.labels[place],
         sensitive=records.codes[:, place].copy(),
-        # Column by column in memory: queries read one attribute at a time.
+        # Columns are contiguous in memory, since a query reads one attribute at a time.
         attributes=np.asfortranarray(records.codes[:, others]),
         domains=tuple(len(records.labels[c]) for c in others),
     )
 
 
 def with_thresholds(counts: Sequence[int], theta: int) -> SensitiveValues:
-    """Return the counts under f'_i = min(1, theta f_i + 0.02) ([INF, section 7.1])."""
+    """Return the counts with the thresholds f'_i = min(1, theta f_i + 0.02) ([INF, section 7.1])."""
     return SensitiveValues(counts=tuple(counts), thresholds=linear_thresholds(counts, Fraction(theta)))
 
 
 def scaled_counts(counts: Sequence[int], records: int) -> tuple[int, ...]:
-    """Return counts of the same shares that sum to `records`, by largest remainders."""
+    """Return counts of nearly the same shares that sum to `records`, rounded by largest remainders."""
     total = sum(counts)
     floors = [count * records // total for count in counts]
     by_remainder = sorted(range(len(counts)), key=lambda i: -(counts[i] * records % total))
@@ -133,7 +144,10 @@ def scaled_counts(counts: Sequence[int], records: int) -> tuple[int, ...]:
 
 
 def split_counts(counts: Sequence[int], factor: int, generator: np.random.Generator) -> tuple[int, ...]:
-    """Return the counts with every value split at random into `factor` values ([INF, section 7.3.2]); none empty."""
+    """Return the counts with every value split at random into `factor` values; empty ones are left out.
+
+    Source: [INF, section 7.3.2].
+    """
     shares = [1 / factor] * factor
     split = [part for count in counts for part in generator.multinomial(count, shares).tolist()]
     return tuple(part for part in split if part)

@@ -1,6 +1,6 @@
-"""Compute what [INF] claims; the claims themselves stand in claims.toml.
+"""Computes the claims of [INF]; claims.toml has the claims.
 
-Every number of ours comes from the buckets, the meter or the experiments' findings; none is written down.
+Every number of ours comes from the buckets, from inference or from the experiments; the module contains no result.
 """
 
 import math
@@ -30,7 +30,7 @@ MILLION: Final = 1_000_000
 
 @dataclass(kw_only=True)
 class Findings:
-    """What the experiments found, by table and theta (or records, or scale-up), for the claims."""
+    """The experiments' results for the claims, by table and theta (or number of records, or scale-up)."""
 
     limit_s: float
     queries: int
@@ -47,7 +47,7 @@ class Findings:
 
 
 def add_claims(tables: list[SensitiveTable], findings: Findings, settings: Settings, results: Results) -> None:
-    """State every claim of the paper with what is computed here, from the two tables of Adult."""
+    """State every claim of the paper with our result, from the two tables of Adult."""
     catalogue = Catalogue.load("inferential")
     _inference(catalogue, settings)
     _buckets(catalogue, settings)
@@ -95,7 +95,7 @@ def _buckets(catalogue: Catalogue, settings: Settings) -> None:
 
 
 def _one_bucket_agrees(generator: np.random.Generator) -> bool:
-    """Lemma 3.7 on one random table: the thresholds are refused exactly when some f'_i < f_i."""
+    """Return whether Lemma 3.7 holds for one random table: thresholds are refused if and only if some f'_i < f_i."""
     counts = tuple(int(count) for count in generator.integers(1, 9, generator.integers(2, 6)))
     thresholds = tuple(Fraction(int(generator.integers(1, 12)), 12) for _ in counts)
     possible = all(t >= Fraction(count, sum(counts)) for t, count in zip(thresholds, counts, strict=True))
@@ -108,7 +108,10 @@ def _one_bucket_agrees(generator: np.random.Generator) -> bool:
 
 
 def _conditions_and_flow(generator: np.random.Generator) -> tuple[bool, bool] | None:
-    """Theorem 4.17 on one random two-size setting: do its conditions hold, does a maximum flow place all records?"""
+    """Return, for one random two-size setting, whether Theorem 4.17's conditions hold and whether a flow is complete.
+
+    A maximum flow that places all records decides validity by itself. None if no setting of the drawn sizes exists.
+    """
     counts = tuple(int(count) for count in generator.integers(1, 15, generator.integers(2, 5)))
     theta = Fraction(int(generator.integers(4, 16)), 4)
     thresholds = tuple(min(Fraction(1), theta * Fraction(count, sum(counts))) for count in counts)
@@ -171,7 +174,7 @@ def _worst(errors: list[dict[str, float]], name: str, other: str) -> float:
 
 
 def _times(catalogue: Catalogue, tables: list[SensitiveTable], findings: Findings, *, quick: bool) -> None:
-    """State what the run times show; a quick run shows them and judges none."""
+    """State the claims about run times; a quick run shows the times and leaves the claims undecided."""
     label, labels = tables[0].label, [table.label for table in tables]
     by_records = {n: found for (name, n), found in findings.by_records.items() if name == label}
     by_values = {n: found for (name, n), found in findings.by_values.items() if name == label}
@@ -206,6 +209,6 @@ def _times(catalogue: Catalogue, tables: list[SensitiveTable], findings: Finding
 
 
 def _order(seconds: dict[str, float]) -> tuple[float, float]:
-    """Return full pruning over the lesser of the other two, and the greater of the first two over none."""
+    """Return two ratios of times: full over the smaller of loss and no pruning; the larger of full and loss over no."""
     full, loss, none = (seconds[name] for name in (FULL, LOSS, NONE))
     return full / min(loss, none), max(full, loss) / none

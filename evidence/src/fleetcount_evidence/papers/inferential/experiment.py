@@ -43,7 +43,7 @@ THETAS: Final = (2, 4, 8, 16, 32)
 DEFAULT_THETA: Final = 8
 LARGEST: Final = 50
 LIMIT_S: Final = 60.0
-"""How long the integer program of Figure 4 may search: it takes seconds."""
+"""Time limit of the integer program of Figure 4, which usually takes seconds."""
 RECORDS: Final = 500_000
 PRUNINGS: Final = {Pruning.FULL: FULL, Pruning.LOSS: LOSS, Pruning.NONE: NONE}
 COLOURS: Final = colours(TWO, MULTI, OPTIMAL, ANATOMY)
@@ -127,7 +127,7 @@ def _diversity(tables: list[SensitiveTable], _settings: Settings, results: Resul
 
 
 def _settings_of(values: SensitiveValues) -> dict[str, BucketSetting]:
-    """Return the settings the three methods find; without one that none exists for or whose search was stopped."""
+    """Return the setting of each of three methods; without a method that found no setting or ran out of time."""
     found: dict[str, BucketSetting] = {}
     methods: dict[str, Callable[[], BucketSetting]] = {
         TWO: lambda: two_size_bucketing(values, largest=LARGEST).setting,
@@ -150,7 +150,7 @@ def _anatomy_error(counts: tuple[int, ...], diversity: int) -> float | None:
 
 
 def _errors(tables: list[SensitiveTable], _settings: Settings, results: Results, findings: Findings) -> None:
-    """Figure 4: the mean squared error of the methods."""
+    """Draw Figure 4: the mean squared error of the methods."""
     rows: list[tuple[str, int, str, float | None, str]] = []
     for table in tables:
         for theta in THETAS:
@@ -198,7 +198,7 @@ def _by_theta(title: str, errors: dict[int, dict[str, float]], y_label: str, *, 
 
 
 def _relative_errors(tables: list[SensitiveTable], settings: Settings, results: Results, findings: Findings) -> None:
-    """Figure 5: the average relative error of random count queries."""
+    """Draw Figure 5: the average relative error of random count queries."""
     generator, done = settings.generator(31), 0
     rows: list[tuple[str, int, str, int, float]] = []
     for table in tables:
@@ -233,7 +233,7 @@ def _relative_errors(tables: list[SensitiveTable], settings: Settings, results: 
 
 
 def _seconds(run: Callable[[], object], repetitions: int = 1) -> float:
-    """Return the processor time of a run, which other programs on this machine do not lengthen."""
+    """Return the mean processor time of a run in seconds; other programs on the machine hardly change it."""
     start = time.process_time()
     for _ in range(repetitions):
         run()
@@ -241,7 +241,7 @@ def _seconds(run: Callable[[], object], repetitions: int = 1) -> float:
 
 
 def _measure(values: SensitiveValues) -> dict[str, float]:
-    """Return the seconds of each pruning, the fast one averaged over ten runs."""
+    """Return the seconds of each kind of pruning; the fast one is averaged over ten runs."""
     seconds: dict[str, float] = {}
     for pruning, name in PRUNINGS.items():
         search = partial(two_size_bucketing, values, largest=LARGEST, pruning=pruning)
@@ -250,7 +250,7 @@ def _measure(values: SensitiveValues) -> dict[str, float]:
 
 
 def _times_by_records(tables: list[SensitiveTable], settings: Settings, results: Results, findings: Findings) -> None:
-    """Figure 6: run times by the number of records, at the shares of each table."""
+    """Draw Figure 6: run times by the number of records, at the shares of each table."""
     largest = settings.either(RECORDS // 25, RECORDS)
     steps = tuple(range(largest // 5, largest + 1, largest // settings.either(2, 5)))
     for table in tables:
@@ -279,12 +279,12 @@ def _stopped(values: SensitiveValues, limit_s: float) -> bool:
 
 
 def _times_by_values(tables: list[SensitiveTable], settings: Settings, results: Results, findings: Findings) -> None:
-    """Figure 7: run times as every value is split into 2 to 64 values."""
+    """Draw Figure 7: run times when every value is split into 2 to 64 values."""
     factors = (2, 4) if settings.quick else (2, 4, 8, 16, 32, 64)
     records = RECORDS // 25 if settings.quick else RECORDS
     generator = settings.generator(32)
     for number, table in enumerate(tables):
-        stopped = False  # Once its time limit stops the integer program, larger ones are not tried.
+        stopped = False  # After the time limit has stopped the integer program once, larger ones are not tried.
         for position, factor in enumerate(factors):
             results.step("inferential: values", number * len(factors) + position, len(tables) * len(factors))
             values = with_thresholds(

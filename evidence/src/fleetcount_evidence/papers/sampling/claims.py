@@ -1,6 +1,6 @@
-"""Compute what [SP] claims; the claims themselves stand in claims.toml.
+"""Computes the claims of [SP]; claims.toml has the claims.
 
-Every number of ours comes from the mechanisms; none is written down.
+Every number of ours comes from the mechanisms; the module contains no result.
 """
 
 import math
@@ -34,7 +34,7 @@ COINS: Final = TwoCoin(truth_probability=Fraction(4, 5), yes_probability=Fractio
 
 
 def add_claims(extracts: Extracts, _settings: Settings, results: Results) -> None:
-    """State every claim of the paper with what is computed here."""
+    """State every claim of the paper with our result."""
     catalogue = Catalogue.load("sampling")
     _introduction(catalogue)
     _toys(catalogue)
@@ -111,36 +111,37 @@ def _privacy(catalogue: Catalogue) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """A source of randomness that gives one number, to enumerate a mechanism over all of them."""
+    """A source of randomness that always returns one number: with all numbers in turn, a law can be enumerated."""
 
     number: int
 
     def random_bytes(self, count: int) -> bytes:
-        """Return the number as so many bytes."""
+        """Return the number as `count` bytes."""
         return self.number.to_bytes(count, "big")
 
 
 def _tossed_loss(die: SamplingDie, output: int) -> float:
-    """Return ln of the largest ratio over two truths of Pr[round two says `output`], by the device's own toss.
+    """Return ln of the largest ratio, over two truths, of Pr[the round-two answer is `output`], by the device's `toss`.
 
-    A uniform die reads its number in units of equal size, one of denominator (V + 1): one number of each is tossed.
+    A uniform die has denominator (V + 1) intervals of numbers of equal size with one outcome each: `toss` gets one
+    number of each interval.
     """
     units = die.sampling_rate.denominator * (die.values + 1)
     numbers = [_Word(unit * (die.limit // units)) for unit in range(units)]
-    said = [
+    answered = [
         Counter(toss(die, truth, number).round_two for number in numbers)[output] for truth in range(die.values + 1)
     ]
-    return math.log(Fraction(max(said), min(said)))
+    return math.log(Fraction(max(answered), min(answered)))
 
 
 def _moves(die: SamplingDie, truth: int) -> Fraction:
-    """Return the probability that a device of this truth says something else in round two than in round one."""
+    """Return the probability that a device of this truth gives different answers in round two and in round one."""
     outputs = range(die.values + 1)
     return sum((die.pair_probability(i, j, truth) for i in outputs for j in outputs if i != j), Fraction(0))
 
 
 def _difference_sd(die: SamplingDie, yes: int, population: int) -> float:
-    """Return the sd of the estimate of the Yes of a binary die, from the enumerated law of one device's difference."""
+    """Return the sd of the estimated number of Yes with a binary die, from the exact law of one device's difference."""
     variances = [_moves(die, truth) * (1 - _moves(die, truth)) for truth in (0, 1)]
     return math.sqrt((population - yes) * variances[0] + yes * variances[1]) / float(die.sampling_rate)
 
@@ -178,7 +179,7 @@ def _response_ratio(count: int, rate: Fraction) -> float:
 
 
 def _count_for(ratio: float, rate: Fraction) -> int:
-    """Return the least count whose ratio is at most `ratio`, by bisection: the ratio falls."""
+    """Return the least count whose ratio is at most `ratio`, by bisection: the ratio decreases in the count."""
     low, high = 1, PADDED
     while low < high:
         middle = (low + high) // 2

@@ -1,6 +1,6 @@
-"""Joy and Gerla, Differential Privacy By Sampling [SP]: errors, leakage and growth, with the hardened release beside.
+"""Joy and Gerla, Differential Privacy By Sampling [SP]: errors, leakage and growth, also of the hardened release.
 
-It must not report a loss of the paper's release as if it were differentially private: it states delta.
+It must not report an epsilon of the paper's release without its delta: no epsilon alone holds for it.
 """
 
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ Floats = NDArray[np.floating]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """A way to count: its sd for n Yes among N, and its error in `runs` simulated counts."""
+    """A way to count: `sd` for n Yes among N, and `simulate`, the errors of a number of simulated counts, (runs,)."""
 
     label: str
     sd: Callable[[int, int], float]
@@ -61,7 +61,7 @@ def _sampling(rate: Fraction) -> Method:
     p = float(rate)
 
     def simulate(generator: np.random.Generator, count: int, _population: int, runs: int) -> Floats:
-        # Unsampled devices say the same in both rounds: the difference of the rounds is Bin(n, p).
+        # Unsampled devices give the same answer in both rounds: the difference of the rounds is Bin(n, p).
         return generator.binomial(count, p, runs) / p - count
 
     return Method(
@@ -76,8 +76,8 @@ def _two_coin(truth: Fraction, yes: Fraction) -> Method:
     if_yes, if_no = q + (1 - q) * r, (1 - q) * r
 
     def simulate(generator: np.random.Generator, count: int, population: int, runs: int) -> Floats:
-        said = generator.binomial(count, if_yes, runs) + generator.binomial(population - count, if_no, runs)
-        return (said - population * if_no) / q - count
+        answered = generator.binomial(count, if_yes, runs) + generator.binomial(population - count, if_no, runs)
+        return (answered - population * if_no) / q - count
 
     return Method(
         label=f"two-coin response ({q:g}, {r:g})",
@@ -118,7 +118,7 @@ def _percentile(method: Method, generator: np.random.Generator, count: int, popu
 
 
 def _gowalla(extracts: Extracts, settings: Settings, results: Results) -> None:
-    """Errors at locations of New York among 1,000,000 check-ins: four in the figure, all of them in the table."""
+    """Draw the errors at locations of New York among 1,000,000 check-ins: four in the figure, all in the table."""
     locations = extracts.locations()
     generator, runs = settings.generator(1), settings.either(2_000, 100_000)
     shown = locations[:4]
@@ -163,7 +163,7 @@ def _short(label: str) -> str:
 
 
 def _breast_cancer(extracts: Extracts, settings: Settings, results: Results) -> None:
-    """Errors by age and by tumour size, for the 286 patients and for 10,000 people of whom 286 are patients."""
+    """Draw the errors by age and by tumour size: for 286 patients, and for 10,000 people of whom 286 are patients."""
     generator, runs = settings.generator(2), settings.either(2_000, 100_000)
     attributes = {"age": "age, years", "tumor_size": "tumour size, mm"}
     groups = {name: extracts.patients(name) for name in attributes}
@@ -212,7 +212,7 @@ def _patients_panel(groups: Sequence[Group], methods: Sequence[Method], populati
 
 
 def _leakage(_extracts: Extracts, _settings: Settings, results: Results) -> None:
-    """What one message leaks, as a function of the second coin or of the die's face."""
+    """Draw the epsilon of one message as a function of the second coin or of the die's face."""
     rates = (Fraction(9, 20), Fraction(1, 4))
     coins = [Fraction(i, 100) for i in range(2, 99)]
     responses = [TwoCoin(truth_probability=Fraction(4, 5), yes_probability=r) for r in coins]
@@ -256,7 +256,7 @@ def _leakage(_extracts: Extracts, _settings: Settings, results: Results) -> None
 
 
 def _growth(_extracts: Extracts, _settings: Settings, results: Results) -> None:
-    """The error for 100 Yes as the population grows from a thousand to a thousand million."""
+    """Draw the error for 100 Yes as the population grows from a thousand to a thousand million."""
     count = 100
     populations = [round(10 ** (exponent / 4)) for exponent in range(12, 37)]
     methods: dict[str, Callable[[int, int], float]] = {

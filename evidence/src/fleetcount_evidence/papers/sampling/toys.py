@@ -1,6 +1,6 @@
-"""The two toy constructions of the paper: what goes wrong before two rounds are used.
+"""The paper's two constructions without two rounds, and their faults.
 
-It must not be used for a count: both are here to be compared with ([SP] sections 3.2 and 3.3).
+It must not be used for a count: both are for comparison only ([SP] sections 3.2 and 3.3).
 """
 
 from collections.abc import Mapping
@@ -15,9 +15,9 @@ from fleetcount_mechanisms.responses import TwoCoin
 
 @dataclass(frozen=True, slots=True)
 class SamplingAndNoise:
-    """Sampling and noise ([SP] 3.2, Equation 1): a sampled device says Yes for every truth, the others stay silent.
+    """Sampling and noise ([SP] 3.2, Equation 1): a sampled device answers Yes for every truth, the others not at all.
 
-    The law of an answer is the same for Yes and No, so the loss is 0 and so is the information: the one sum has
+    The law of an answer is the same for Yes and No, so the loss is 0 and the count is not estimable: the one sum has
     expectation p (Yes + No), one equation for two unknowns.
 
     Raises:
@@ -31,7 +31,7 @@ class SamplingAndNoise:
         object.__setattr__(self, "sampling_rate", require_open_unit("sampling rate", self.sampling_rate))
 
     def law(self, truth: int) -> Mapping[int | None, Fraction]:
-        """Return the probabilities of the answers 1, None (silent) and 0 (never).
+        """Return the probabilities of the answers 1, None (no answer) and 0 (never given).
 
         Raises:
             MechanismError: the truth is neither 0 nor 1.
@@ -42,11 +42,11 @@ class SamplingAndNoise:
 
 @dataclass(frozen=True, slots=True)
 class SampledTwoCoin:
-    """Sampling before the two coins ([SP] 3.3, Equations 2 and 3): with probability p the two-coin answer, else
-    silence.
+    """Sampling before the two coins ([SP] 3.3, Equations 2 and 3): the two-coin answer with probability p, else none.
 
-    P[1 | Yes] = p A and P[1 | No] = p B. Silence says nothing of the truth, so the loss of an answer is that of the two
-    coins; the error grows with the number of No as theirs does, and by 1/p more.
+    P[1 | Yes] = p A and P[1 | No] = p B, with A and B those of the two coins. Not answering is independent of the
+    truth, so the loss of an answer is that of the two coins; the error grows with the number of No as theirs does, and
+    by 1/p more.
 
     Raises:
         MechanismError: p not exact or not in (0, 1).
@@ -60,7 +60,7 @@ class SampledTwoCoin:
         object.__setattr__(self, "sampling_rate", require_open_unit("sampling rate", self.sampling_rate))
 
     def law(self, truth: int) -> Mapping[int | None, Fraction]:
-        """Return the probabilities of the answers 0, 1 and None (silent).
+        """Return the probabilities of the answers 0, 1 and None (no answer).
 
         Raises:
             MechanismError: the truth is neither 0 nor 1.
