@@ -43,6 +43,7 @@ nightly: ## what is long: all tests with more draws, every planted bug, fuzzing,
 
 mutants: ## plant every known bug and see its tests fail, about half an hour, less right after `make test`; ARGS="--package client"
 	@$(PYTHON) scripts/bootstrap.py test
+	@$(PYTHON) scripts/bootstrap.py check
 	@$(SUPERVISED) scripts/mutants $(ARGS)
 
 mutants-quick: ## a dozen of them, as after the tests of `make test`

@@ -77,3 +77,18 @@ def test_rows_have_a_least_and_a_largest_number() -> None:
     for text in ("", "[[road]]\nlanes = 1\n" * 3):
         with pytest.raises(ConfigError, match=r"road .*; allowed is 1 to 2 roads, \[\[road\]\] each"):
             read_rows(root(text), "road", Road, most=2, what="roads")
+
+
+@pytest.mark.parametrize("part", ["a", '"b c"', "'d.e'"])
+def test_a_key_of_more_parts_than_anybody_writes_is_refused_before_it_is_read(part: str) -> None:
+    parse_toml(" . ".join([part] * 32) + " = 1.5", "town.toml")
+    for text in (".".join([part] * 33) + " = 1", f"[{'.'.join([part] * 33)}]", f"x = {{{'.'.join([part] * 33)} = 1}}"):
+        with pytest.raises(ConfigError, match=r"^town.toml holds a key of more than 32 parts$"):
+            parse_toml(text, "town.toml")
+
+
+def test_dots_outside_of_keys_are_no_parts_of_a_key() -> None:
+    assert (
+        parse_toml('text = "' + "end. of, one. " * 99 + '"\nlist = [' + "1.5, " * 99 + "]", "town.toml")["list"][98]
+        == 1.5
+    )

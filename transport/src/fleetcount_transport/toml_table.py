@@ -22,6 +22,12 @@ _WHOLE: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
 _DURATION: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 
+MAX_KEY_PARTS: Final = 32
+"""The time that the standard reader takes for a dotted key grows with the square of its parts."""
+_PART: Final = r"""(?:(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
+_DOTTED: Final = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART})++", re.ASCII)
+
+
 class ConfigError(UsageError):
     """A configuration that cannot be used; the message is one line."""
 
@@ -105,6 +111,8 @@ def parse_toml(
     Raises:
         error: it is not TOML, with the line; or a number in it is longer than Python reads.
     """
+    if any(len(re.findall(_PART, dotted.group())) > MAX_KEY_PARTS for dotted in _DOTTED.finditer(text)):
+        raise error(f"{name} holds a key of more than {MAX_KEY_PARTS} parts")
     import tomllib  # A device without a configuration file does not need it.
 
     try:
