@@ -18,7 +18,8 @@ from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.clock import Clock, SystemClock
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import is_loopback, split_endpoint
-from fleetcount_protocol.window.domain import Signal, SquareGrid, ValueDomain
+from fleetcount_protocol.window.domain import SquareGrid, ValueDomain
+from fleetcount_protocol.window.signal import Signal
 from fleetcount_transport.key_files import read_public_file, read_secret
 from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.settings import UnfitKeyError, setting, settings

@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from fleetcount_protocol.clock import Clock, SystemClock
 from fleetcount_protocol.ids import split_endpoint
-from fleetcount_protocol.window.domain import Signal
+from fleetcount_protocol.window.signal import Signal
 
 from fleetcount_client.signals import MAX_SIGNAL_BYTES, signal_of
 

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Final, Protocol, cast, runtime_checkable
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.window.domain import Signal, ValueDomain
+from fleetcount_protocol.window.domain import ValueDomain
+from fleetcount_protocol.window.signal import Signal
 
 MAX_SIGNAL_BYTES: Final = 4096
 _POSITION_PARTS: Final = 2
