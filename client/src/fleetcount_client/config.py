@@ -75,11 +75,13 @@ class DeviceTable:
 class GrpcSettings:
     """[grpc]: mutual TLS; `ca_file` says who may speak as an aggregator, None only with `insecure`, on loopback.
 
-    `relay` is "host:port" of a relay that carries every call; "" calls the aggregators themselves.
+    `relay` is "host:port" of a relay that carries every call; "" calls the aggregators themselves. `proxy` is
+    "host:port" of an HTTP proxy through which connections are made; "" for none, whatever the environment says.
     """
 
     ca_file: Path | None = setting(Table.existing_file, default=None)
     relay: str = setting(Table.endpoint, default="")
+    proxy: str = setting(Table.endpoint, default="")
     insecure: bool = setting(Table.boolean, default=False)
 
     def __post_init__(self) -> None:

@@ -42,8 +42,7 @@ _RETRY: Final = Retry(base_s=0.1, cap_s=1.0)
 _WORTH_ANOTHER_TRY: Final = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED"})
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),
-    # Attempts and their jitter are decided here; a connection that failed for one question is nobody else's.
-    ("grpc.enable_retries", 0),
+    # A connection that failed for one question is nobody else's.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -223,13 +222,17 @@ class Databroker:
 
     def _channel(self) -> "grpc.aio.Channel":
         import grpc.aio
+        from fleetcount_transport.channels import open_channel  # With the library of gRPC.
 
         settings = self._settings
-        if settings.ca_file is None:
-            return grpc.aio.insecure_channel(settings.address, options=_OPTIONS)
-        named = (("grpc.ssl_target_name_override", settings.server_name),) if settings.server_name else ()
-        credentials = grpc.ssl_channel_credentials(read_public_file(settings.ca_file))
-        return grpc.aio.secure_channel(settings.address, credentials, options=(*_OPTIONS, *named))
+        authority = None if settings.ca_file is None else read_public_file(settings.ca_file)
+        return open_channel(
+            settings.address,
+            None if authority is None else grpc.ssl_channel_credentials(authority),
+            name=settings.server_name,
+            options=_OPTIONS,
+            plaintext_anywhere=settings.insecure,
+        )
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         file = self._settings.token_file
