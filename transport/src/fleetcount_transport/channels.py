@@ -14,7 +14,7 @@ from fleetcount_protocol.ids import is_loopback, split_endpoint
 Options = Iterable[tuple[str, int | str]]
 
 _COMMON: Final = {
-    # `http_proxy` and its kin of the environment would carry even calls to this machine to another one.
+    # A proxy that the environment names would carry even calls to this machine to another one.
     "grpc.enable_http_proxy": 0,
     # Attempts and their jitter are decided by the caller alone.
     "grpc.enable_retries": 0,
