@@ -133,9 +133,8 @@ def _databroker(root: Table) -> "Databroker | None":
 
 def _signal(signals: Table, name: str, databroker: "Databroker | None") -> SignalSource:
     given = [key for key in _SOURCES if signals.section(name, None).has(key)]
-    if len(given) != 1:
-        problem = f"has {' and '.join(given)}" if given else "has no source"
-        raise signals.wrong(name, f"{problem}; allowed is exactly one of {', '.join(_SOURCES)}")
+    if len(given) > 1:
+        raise signals.wrong(name, f"has {' and '.join(given)}; allowed is exactly one of {', '.join(_SOURCES)}")
     if given == ["kuksa"]:
         from fleetcount_client.kuksa_config import SignalTable, kuksa_sources  # As above.
 
@@ -151,6 +150,8 @@ def _signal(signals: Table, name: str, databroker: "Databroker | None") -> Signa
         return _shaped(table, shape, _line_sources(lines, name, apart=shape.any), lines.key)
     table = signals.section(name, (*names_of(ValueTable), *names_of(ShapeTable)))
     shape, source = read_table(table, ShapeTable), read_table(table, ValueTable)
+    if not given:
+        raise signals.wrong(name, f"has no source; allowed is exactly one of {', '.join(_SOURCES)}")
     files = [FileSource(file) for file in source.file]
     return _shaped(table, shape, files or [constant(source.value)], source.file)
 
