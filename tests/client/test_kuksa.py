@@ -273,6 +273,15 @@ async def test_any_of_four_wheels_is_one_truth_value() -> None:
     assert unfit({SPEED: source}, SPEED, Categories(names=("true",))) == ""
 
 
+@pytest.mark.parametrize("variable", ["http_proxy", "https_proxy", "grpc_proxy"])
+async def test_the_databroker_of_this_machine_is_asked_past_every_proxy(
+    variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, f"http://127.0.0.1:{free_port()}")
+    async with databroker(FakeDatabroker(values={SPEED: ({"float": 63.0}, 0.0)})) as address:
+        assert await read(source_at(address, SPEED)) == 63
+
+
 async def test_a_path_that_the_databroker_does_not_know_is_a_fault() -> None:
     async with databroker(FakeDatabroker()) as address:
         reading = await said(source_at(address, SPEED))

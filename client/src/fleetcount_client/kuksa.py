@@ -8,7 +8,7 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -214,7 +214,7 @@ class Databroker:
                 raise ValueError(f"{len(points)} data points do not answer {len(paths)} paths")
             return points
 
-        return await self._call(_GET_VALUES, query.SerializeToString(), read, paths) or ()
+        return await self._call(_GET_VALUES, query.SerializeToString(), read, paths, {})
 
     async def describe(self, path: str) -> "Metadata | None":
         """Return what it says of a path, without any value; None where it says nothing.
@@ -229,7 +229,8 @@ class Databroker:
             return said[0] if len(said) == 1 else None
 
         query = ListMetadataRequest(root=path, filter="*")
-        return await self._call(_LIST_METADATA, query.SerializeToString(), read, [path], _WITHOUT_METADATA)
+        nothing = dict.fromkeys(_WITHOUT_METADATA)
+        return await self._call(_LIST_METADATA, query.SerializeToString(), read, [path], nothing)
 
     async def _call(
         self,
@@ -237,9 +238,9 @@ class Databroker:
         query: bytes,
         read: Callable[[bytes], _T],
         paths: Sequence[str],
-        nothing: frozenset[str] = frozenset(),
-    ) -> _T | None:
-        """Return what is read of an answer; None where the call ends with a status of `nothing`."""
+        instead: Mapping[str, _T],
+    ) -> _T:
+        """Return what is read of an answer, or what a status with which the call ends stands for."""
         import grpc.aio  # Only where a vehicle has a databroker.
 
         trouble, unknown = "no answer in time", False
@@ -252,8 +253,8 @@ class Databroker:
                         answer = _understood(read, await call(query, metadata=self._metadata()))
                     except grpc.aio.AioRpcError as error:
                         trouble, unknown = _refusal(error, paths), error.code().name == "NOT_FOUND"
-                        if error.code().name in nothing:
-                            return None
+                        if error.code().name in instead:
+                            return instead[error.code().name]
                         if error.code().name not in _WORTH_ANOTHER_TRY:
                             break
                         await asyncio.sleep(backoff.next_delay())
