@@ -14,6 +14,7 @@ import pytest
 from fleetcount_aggregator.release.record import build_record
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_client.answering import one_round_parts, truth_of
+from fleetcount_client.signals import Reading
 from fleetcount_mechanisms import answers
 from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, Relation, Truth, Zooms
 from fleetcount_mechanisms.design import Design
@@ -269,7 +270,7 @@ def test_a_mechanism_nobody_knew_is_asked_answered_released_simulated_and_planne
     design = Design(answer=law, noise=TwoSidedNoise(Fraction(7, 10)), values=3, aggregators=2)
 
     window = decode_window(window_of(design).canonical)
-    parts = one_round_parts(window, truth_of(window, "value 2"), SeededRandom(3), device=DEVICE)
+    parts = one_round_parts(window, truth_of(window, Reading(value="value 2")), SeededRandom(3), device=DEVICE)
     record = build_record(window, [120, 80, 150, 50], window.round_two_closes, ONCE)
     asked = case_of(design)
     outcome = ExactLaw().run(asked, 0, range(200), np.random.SeedSequence(4, spawn_key=(0, 0)))

@@ -75,11 +75,28 @@ def _published() -> dict[str, Any]:
     file.message_type.add(name="GetValuesResponse").field.append(
         _field("data_points", 1, nested, ".kuksa.val.v2.Datapoint", many=True)
     )
+    file.message_type.add(name="ListMetadataRequest").field.extend(
+        [_field("root", 1, _TYPES.TYPE_STRING), _field("filter", 2, _TYPES.TYPE_STRING)]
+    )
+    file.message_type.add(name="Metadata").field.extend(
+        [
+            _field("path", 9, _TYPES.TYPE_STRING),
+            _field("data_type", 11, _TYPES.TYPE_INT32),  # An enumeration, which has the bytes of its number.
+            _field("entry_type", 12, _TYPES.TYPE_INT32),
+            _field("description", 13, _TYPES.TYPE_STRING),
+            _field("unit", 16, _TYPES.TYPE_STRING),
+            _field("min", 18, nested, ".kuksa.val.v2.Value"),
+            _field("max", 19, nested, ".kuksa.val.v2.Value"),
+        ]
+    )
+    file.message_type.add(name="ListMetadataResponse").field.append(
+        _field("metadata", 1, nested, ".kuksa.val.v2.Metadata", many=True)
+    )
     assert timestamp_pb2.DESCRIPTOR.name == file.dependency[0]
     # The default pool: where the project's own client would register them, beside what our client has there.
     pool = descriptor_pool.Default()
     pool.AddSerializedFile(file.SerializeToString())
-    names = ("GetValuesRequest", "GetValuesResponse", "Datapoint", "Value")
+    names = [one.name for one in file.message_type]
     return {name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"kuksa.val.v2.{name}")) for name in names}
 
 
@@ -88,7 +105,10 @@ KUKSA = _published()
 
 @dataclass
 class FakeDatabroker:
-    """What the databroker holds and how it behaves; `asked` counts calls, `refuse_first` so many are unavailable."""
+    """What the databroker holds and how it behaves; `asked` counts calls, `refuse_first` so many are unavailable.
+
+    `metadata` says of a path what its Metadata says, None that the databroker has no such method.
+    """
 
     values: dict[str, tuple[dict[str, Any], float]] = field(default_factory=dict)
     """Path: the arguments of its Value ({} for none) and its age in seconds."""
@@ -97,6 +117,30 @@ class FakeDatabroker:
     delay_s: float = 0.0
     raw_answer: bytes | None = None
     asked: list[list[str]] = field(default_factory=list)
+    metadata: dict[str, dict[str, Any]] | None = field(default_factory=dict)
+    described: list[str] = field(default_factory=list)
+    published: dict[str, tuple[dict[str, Any], float]] = field(default_factory=dict)
+    """Path: the arguments of its Value and the time that the databroker gave it, Unix seconds."""
+
+    def publish(self, path: str, value: dict[str, Any], now: float, *, continuous: bool = False) -> None:
+        """Take a value as the databroker does: one that equals the present one is dropped, with its time, unless the
+        path's change type is continuous (broker.rs, `diff`).
+        """
+        if continuous or path not in self.published or self.published[path][0] != value:
+            self.published[path] = (value, now)
+
+    async def list_metadata(self, request: bytes, context: Any) -> bytes:
+        path = KUKSA["ListMetadataRequest"].FromString(request).root
+        self.described.append(path)
+        if self.metadata is None:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+        if path not in self.values and path not in self.published:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "Path not found")
+        said = dict((self.metadata or {}).get(path, {}))
+        for name in ("min", "max"):
+            if name in said:
+                said[name] = KUKSA["Value"](**said[name])
+        return bytes(KUKSA["ListMetadataResponse"](metadata=[KUKSA["Metadata"](path=path, **said)]).SerializeToString())
 
     async def get_values(self, request: bytes, context: Any) -> bytes:
         query = KUKSA["GetValuesRequest"].FromString(request)
@@ -107,31 +151,40 @@ class FakeDatabroker:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "starting: token s3cret")
         if self.token and ("authorization", f"Bearer {self.token}") not in context.invocation_metadata():
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, "bad token s3cret")
-        if not set(paths) <= self.values.keys():
+        if not set(paths) <= self.values.keys() | self.published.keys():
             await context.abort(grpc.StatusCode.NOT_FOUND, "Path not found")
         return self.raw_answer if self.raw_answer is not None else self._answer(paths)
 
     def _answer(self, paths: list[str]) -> bytes:
         answer = KUKSA["GetValuesResponse"]()
         for path in paths:
-            arguments, age_s = self.values[path]
             point = answer.data_points.add()
+            if path in self.published:
+                arguments, moment = self.published[path]
+            else:
+                arguments, age_s = self.values[path]
+                moment = time.time() - age_s
             if arguments:
                 point.value.CopyFrom(KUKSA["Value"](**arguments))
-                point.timestamp.FromNanoseconds(int((time.time() - age_s) * 1e9))
+                point.timestamp.FromNanoseconds(int(moment * 1e9))
         return bytes(answer.SerializeToString())
 
 
 @asynccontextmanager
-async def databroker(fake: FakeDatabroker, credentials: grpc.ServerCredentials | None = None) -> AsyncIterator[str]:
-    """Run it on a free port of this machine; give its address."""
+async def databroker(
+    fake: FakeDatabroker, credentials: grpc.ServerCredentials | None = None, *, port: int = 0
+) -> AsyncIterator[str]:
+    """Run it on a port of this machine, 0 for a free one; give its address."""
     server = grpc.aio.server()
-    method = grpc.unary_unary_rpc_method_handler(fake.get_values)
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("kuksa.val.v2.VAL", {"GetValues": method}),))
+    methods = {
+        "GetValues": grpc.unary_unary_rpc_method_handler(fake.get_values),
+        "ListMetadata": grpc.unary_unary_rpc_method_handler(fake.list_metadata),
+    }
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("kuksa.val.v2.VAL", methods),))
     port = (
-        server.add_insecure_port("127.0.0.1:0")
+        server.add_insecure_port(f"127.0.0.1:{port}")
         if credentials is None
-        else server.add_secure_port("127.0.0.1:0", credentials)
+        else server.add_secure_port(f"127.0.0.1:{port}", credentials)
     )
     await server.start()
     try:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fleetcount_client.config import load_settings
 from fleetcount_client.device import Device
+from fleetcount_client.signals import read_signal
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.support.refusals import said_by
@@ -69,7 +70,7 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
     return _write
 
 
-def test_the_sample_says_what_it_says(write: Callable[[str], Path], tmp_path: Path) -> None:
+async def test_the_sample_says_what_it_says(write: Callable[[str], Path], tmp_path: Path) -> None:
     settings = load_settings(write(GOOD))
 
     assert settings.deployment == "bologna"
@@ -80,7 +81,7 @@ def test_the_sample_says_what_it_says(write: Callable[[str], Path], tmp_path: Pa
     assert settings.policy.fresh_ledger_wait_s == 2592000
     assert [one.id for one in settings.aggregators] == ["alpha", "beta"]
     (tmp_path / "speed.txt").write_text("61")
-    assert settings.signals["Vehicle.Speed"]() == 61
+    assert (await read_signal(settings.signals, "Vehicle.Speed")).value == 61
 
 
 def test_a_relay_is_an_endpoint_and_the_aggregators_themselves_without_one(write: Callable[[str], Path]) -> None:

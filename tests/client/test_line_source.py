@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
+import math
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
 from fleetcount_client.config import load_settings
 from fleetcount_client.line_source import LineSource, LineValue
-from fleetcount_client.signals import Reading, read_signal
+from fleetcount_client.shapes import ShapedSource
+from fleetcount_client.signals import Reading, Said, read_signal
 from fleetcount_protocol.clock import ManualClock
 from fleetcount_transport.toml_table import ConfigError
 
@@ -23,15 +26,20 @@ SPEED = "Vehicle.Speed"
 NOW = 1_000_000.0
 
 
-async def read(place: Path | str, *keys: str, time: str = "") -> Reading:
-    source = LineSource(place, LineValue(keys=keys or (SPEED,), time=time, fresh_s=5.0), ManualClock(NOW))
+async def said(place: Path | str, *keys: str, time: str = "", fresh_s: float = 5.0) -> Reading:
+    source = LineSource(place, LineValue(keys=keys or (SPEED,), time=time, fresh_s=fresh_s), ManualClock(NOW))
     return await read_signal({SPEED: source}, SPEED)
+
+
+async def read(place: Path | str, *keys: str, time: str = "") -> Said:
+    return (await said(place, *keys, time=time)).value
 
 
 @pytest.mark.parametrize(
     ("content", "expected"),
     [
-        (b'{"Vehicle.Speed": 50}\n{"Vehicle.Speed": 61.5}\n', 61.5),
+        (b'{"Vehicle.Speed": 50}\n{"Vehicle.Speed": 61.5}\n', Decimal("61.5")),
+        (b'\xef\xbb\xbf{"Vehicle.Speed": 61}\n', 61),
         (b'{"Vehicle.Speed": 61}\n{"Vehicle.Range": 3}\nnot json\n[1]\n', 61),
         (b'{"Vehicle.Speed": 61}\n{"Vehicle.Speed": null}\n', None),
         (b'{"Vehicle.Speed": 61}\n{"Vehicle.Speed": NaN}\n', None),
@@ -66,13 +74,22 @@ async def test_a_line_in_the_middle_of_which_the_tail_begins_is_left_out(tmp_pat
 async def test_a_file_that_is_missing_or_a_pipe_reads_as_nothing(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
 
-    assert await read(tmp_path / "missing") is None
-    assert await read(tmp_path / "pipe") is None
+    assert (await said(tmp_path / "missing")).why_none == "the file cannot be read (No such file or directory)"
+    assert (await said(tmp_path / "pipe")).why_none == "it is no regular file"
 
 
 @pytest.mark.parametrize(
     ("moment", "expected"),
-    [("999996", 2), ("1000004", 2), ("999994", 1), ("1000006", 1), ('"now"', 1), ("true", 1), ("1e999", 1)],
+    [
+        ("999996", 2),
+        ("1000004", 2),
+        ("999994", 1),
+        ("1000006", 1),
+        ("null", 1),
+        ('"1970-01-12T13:46:40Z"', 2),
+        ('"1970-01-12T15:46:39.5+02:00"', 2),
+        ('"1970-01-12T12:46:40Z"', 1),
+    ],
 )
 async def test_a_line_of_another_time_is_passed_over(tmp_path: Path, moment: str, expected: int) -> None:
     rows = f'{{"t": {NOW}, "v": 1}}\n{{"v": 3}}\n{{"t": {moment}, "v": 2}}\n'
@@ -84,7 +101,29 @@ async def test_a_line_of_another_time_is_passed_over(tmp_path: Path, moment: str
 async def test_two_members_are_a_position(tmp_path: Path) -> None:
     (tmp_path / "can.jsonl").write_text('{"y": 2.5, "x": 1}\n{"x": 7}\n')
 
-    assert await read(tmp_path / "can.jsonl", "x", "y") == (1, 2.5)
+    assert await read(tmp_path / "can.jsonl", "x", "y") == (1, Decimal("2.5"))
+
+
+@pytest.mark.parametrize("moment", ['"now"', '"1970-01-12T13:46:40"', "true", "1e999", "1000000000000", "[1]"])
+async def test_a_time_that_is_no_moment_is_a_fault(tmp_path: Path, moment: str) -> None:
+    (tmp_path / "can.jsonl").write_text(f'{{"t": {moment}, "v": 2}}\n')
+
+    reading = await said(tmp_path / "can.jsonl", "v", time="t")
+
+    assert reading == Reading(fault="the time of a line is neither Unix seconds nor a moment with its offset")
+
+
+async def test_a_line_says_how_old_it_is_and_may_be_of_any_age(tmp_path: Path) -> None:
+    (tmp_path / "can.jsonl").write_text('{"t": 900000, "v": true}\n')
+
+    assert await said(tmp_path / "can.jsonl", "v", time="t", fresh_s=math.inf) == Reading(value=True, age_s=100_000)
+    assert (await said(tmp_path / "can.jsonl", "v", time="t")).why_none == "no line of now speaks of it"
+
+
+async def test_a_member_that_is_no_signal_is_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "can.jsonl").write_text('{"v": {"value": 63}}\n')
+
+    assert (await said(tmp_path / "can.jsonl", "v")).fault == "it is a list or an object"
 
 
 @asynccontextmanager
@@ -131,7 +170,9 @@ async def test_a_socket_that_says_nothing_of_it_or_is_not_there_is_no_value(
 
 def test_the_configuration_says_which_lines(write: Callable[[str], Path], tmp_path: Path) -> None:
     def source(rows: str) -> object:
-        return load_settings(write(GOOD.replace('file = "speed.txt"', rows))).signals[SPEED]
+        shaped = load_settings(write(GOOD.replace('file = "speed.txt"', rows))).signals[SPEED]
+        assert isinstance(shaped, ShapedSource)
+        return shaped._read
 
     by_file = source('lines = "can.jsonl"\nkey = ["x", "y"]\ntime = "t"\nfresh_s = 5')
     by_port, by_path = source('socket = "127.0.0.1:9000"'), source('socket = "unix:/run/can.sock"')

@@ -1,5 +1,8 @@
 """What is private is answered as "none", its edge included; everything else as it is."""
 
+import struct
+import unicodedata
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -7,9 +10,10 @@ import pytest
 from fleetcount_client.config import load_settings
 from fleetcount_client.policy import JoinRule
 from fleetcount_client.private_places import Circle, Polygon, PrivatePlaces, PrivateSignal
-from fleetcount_client.signals import Reading
+from fleetcount_client.signals import Said
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.window.signal import Single
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.deployment import SIGNAL, Deployment
@@ -25,10 +29,12 @@ YARD = Polygon(
         (Fraction(0), Fraction(4)),
     )
 )
-PLACES = PrivatePlaces({"p": PrivateSignal(areas=(HOME, YARD), values=frozenset({"8928308280fffff", 5, True}))})
+PLACES = PrivatePlaces(
+    {"p": PrivateSignal(areas=(HOME, YARD), values=frozenset({"8928308280fffff", 5, True, 36.6, "é"}))}
+)
 
 
-READINGS: list[tuple[Reading, bool]] = [
+READINGS: list[tuple[Said, bool]] = [
     ((10.0, 20.0), True),
     ((15.0, 20.0), True),
     ((15.0001, 20.0), False),
@@ -48,6 +54,15 @@ READINGS: list[tuple[Reading, bool]] = [
     (5, True),
     (5.0, True),
     (5.5, False),
+    (Decimal(5), True),
+    ("5", True),
+    ("true", True),
+    (36.6, True),
+    (Single(36.599998474121094), True),
+    (Fraction("36.6"), True),
+    (36.599998474121094, False),
+    (unicodedata.normalize("NFD", "é"), True),
+    ((Decimal(15), Fraction(20)), True),
     (True, True),
     (1, False),
     (None, False),
@@ -63,6 +78,15 @@ def test_a_reading_is_hidden_inside_and_shown_outside() -> None:
 def test_of_a_set_only_the_private_members_are_hidden() -> None:
     assert PLACES.shown("p", frozenset({"a", "8928308280fffff"})) == frozenset({"a"})
     assert PLACES.shown("p", frozenset({(10.0, 20.0), (99.0, 99.0)})) == frozenset({(99.0, 99.0)})
+
+
+def test_every_tenth_that_is_private_is_hidden_whatever_it_was_sent_as() -> None:
+    for tenth in range(1000):
+        text = f"{tenth / 10}"
+        hidden = PrivateSignal(values=frozenset({float(text)}))
+        single = Single(struct.unpack("<f", struct.pack("<f", float(text)))[0])
+        assert all(hidden.hides(one) for one in (float(text), Decimal(text), Fraction(text), single)), text
+        assert not hidden.hides(Decimal(text) + Decimal("0.01"))
 
 
 def test_a_place_without_an_inside_is_refused() -> None:

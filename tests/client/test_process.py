@@ -17,6 +17,7 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority, save_
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_transport import failpoints
 
+from tests.client.databroker import FakeDatabroker, databroker
 from tests.client.deployment import SIGNAL, Deployment
 from tests.client.shells import free_port, grpc_servers
 from tests.support.processes import pace, wait_until
@@ -131,6 +132,64 @@ def world() -> Deployment:
         dataclasses.replace(one, grpc_endpoint=f"127.0.0.1:{free_port()}") for one in deployment.described
     )
     return deployment
+
+
+BLOCKED = """
+import pathlib, sys, time
+from fleetcount_client.signals import FileSource
+def blocked(source):
+    pathlib.Path(source._path).write_text("reading")
+    time.sleep(3600)
+FileSource.__call__ = blocked
+from fleetcount.__main__ import main
+sys.argv[0] = "fleetcount"
+main()
+"""
+
+
+@pytest.mark.parametrize("source", ["databroker", "blocked"])
+async def test_sigterm_ends_a_device_within_seconds_whatever_a_source_does(tmp_path: Path, source: str) -> None:
+    world = Deployment(timer=SystemTimer())  # type: ignore[arg-type]
+    authority, fake = CertificateAuthority.create("test aggregators"), FakeDatabroker(delay_s=3600)
+    fake.values[SIGNAL] = ({"string": "B"}, 0.0)
+    async with grpc_servers(world, authority), databroker(fake) as address:
+        world.ask(int(world.timer.now()) + 1, round_one_s=600, round_two_s=600)
+        config = write_device(world, tmp_path / "d", authority)
+        hangs = f'kuksa = "{SIGNAL}"\n[kuksa]\naddress = "{address}"\ntimeout_s = 20'
+        rows = hangs if source == "databroker" else 'file = "read"'
+        config.write_text(config.read_text().replace('value = "B"', rows).replace('"0.3"', '"0.001"'))
+        if source == "blocked":
+            arguments = ["-c", BLOCKED, "device", "run", "--config", str(config)]
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *arguments, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+            )
+        else:
+            process = await start(config, "run")
+        await wait_until(lambda: bool(fake.asked) or (tmp_path / "d" / "read").exists(), 60)
+
+        process.send_signal(signal.SIGTERM)
+        async with asyncio.timeout(30):
+            code, _, err = await ended(process)
+
+    assert code == 0, err
+
+
+async def test_a_pipe_and_a_device_file_are_answered_as_none_and_said(tmp_path: Path) -> None:
+    world = Deployment(timer=SystemTimer())  # type: ignore[arg-type]
+    authority = CertificateAuthority.create("test aggregators")
+    async with grpc_servers(world, authority):
+        length = math.ceil(5 * pace())
+        window = world.ask(int(world.timer.now()) + 1, round_one_s=length, round_two_s=length)
+        configs = [write_device(world, tmp_path / name, authority) for name in ("pipe", "zero")]
+        os.mkfifo(tmp_path / "pipe" / "read")
+        for config, file in zip(configs, ("read", "/dev/zero"), strict=True):
+            config.write_text(config.read_text().replace('value = "B"', f'file = "{file}"'))
+        lives = await asyncio.gather(*(command(config, "run", "--once") for config in configs))
+
+    assert [(code, "delivered" in out) for code, out, _ in lives] == [(0, True)] * 2, lives
+    for report_id in world.report_ids(window, 2):
+        words = world.decoded(window, report_id)
+        assert words[4:].index(1) in (words[:4].index(1), 0)
 
 
 async def test_nobody_to_reach_is_exit_code_four_and_one_line(tmp_path: Path, world: Deployment) -> None:

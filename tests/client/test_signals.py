@@ -1,49 +1,83 @@
 """A signal is read when asked, and whatever cannot be read is "none of them"."""
 
+import os
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from fleetcount_client.signals import FileSource, SignalUnavailable, constant, read_signal
+from fleetcount_client.signals import FileSource, Reading, SignalUnavailable, constant, read_signal
 from fleetcount_protocol.errors import UsageError
 
 CONTENTS: list[tuple[bytes, object]] = [
-    (b"50.5\n", 50.5),
+    (b"50.5\n", Decimal("50.5")),
+    (b"4.1", Decimal("4.1")),
     (b"-3", -3),
+    (b"1e3", 1000),
     (b"true", True),
     (b"null", None),
     (b'"B"', "B"),
     (b"plain text", "plain text"),
-    (b"[12.5, 7]", (12.5, 7)),
-    (b"[1, 2, 3]", None),
-    (b'[1, "2"]', None),
+    (b"\xef\xbb\xbf63", 63),
+    (b"[12.5, 7]", (Decimal("12.5"), 7)),
     (b"[NaN, 1]", None),
     (b"NaN", None),
-    (b"1e999", None),
-    (b"1" + b"0" * 400, None),
-    (b'{"a": 1}', None),
-    (b"", None),
-    (b"  \n", None),
-    (b"\xff\xfe", None),
-    (b"x" * 5000, None),
+    (b"1e999", Decimal("1e999")),
+    (b"1e999999999", None),
+    (b"1" + b"0" * 400, 10**400),
     (b"[" * 4000, "[" * 4000),
+]
+FAULTS = [
+    (b"[1, 2, 3]", "a list or an object"),
+    (b'[1, "2"]', "a position is two numbers"),
+    (b'{"value": 63}', "a list or an object"),
+    (b"\xff\xfe", "not UTF-8"),
+    (b"x" * 5000, "more than 4096 bytes"),
 ]
 
 
-def test_a_file_holds_one_value_or_nothing(tmp_path: Path) -> None:
+async def read(path: Path) -> Reading:
+    return await read_signal({"Vehicle.Speed": FileSource(path)}, "Vehicle.Speed")
+
+
+async def test_a_file_holds_one_value_exactly_as_it_is_written_or_nothing(tmp_path: Path) -> None:
     path = tmp_path / "signal.txt"
     for content, expected in CONTENTS:
         path.write_bytes(content)
 
-        assert FileSource(path)() == expected, content[:40]
+        reading = await read(path)
+        assert (reading.value, reading.fault) == (expected, ""), content[:40]
+        assert type(reading.value) is type(expected) or content == b"1e3"
 
 
-def test_a_missing_file_reads_as_nothing_and_a_new_one_is_read_at_the_next_question(tmp_path: Path) -> None:
-    source = FileSource(tmp_path / "signal.txt")
+async def test_a_file_that_holds_no_signal_is_at_fault(tmp_path: Path) -> None:
+    path = tmp_path / "signal.txt"
+    for content, said in FAULTS:
+        path.write_bytes(content)
 
-    before = source()
+        reading = await read(path)
+        assert said in reading.fault
+        assert reading.value is None
+
+
+async def test_a_missing_file_reads_as_nothing_and_a_new_one_is_read_at_the_next_question(tmp_path: Path) -> None:
+    before = await read(tmp_path / "signal.txt")
+    (tmp_path / "signal.txt").write_text("")
+    empty = await read(tmp_path / "signal.txt")
     (tmp_path / "signal.txt").write_text("1")
 
-    assert (before, source()) == (None, 1)
+    assert before.why_none == "the file cannot be read (No such file or directory)"
+    assert empty.why_none == "the file is empty"
+    assert await read(tmp_path / "signal.txt") == Reading(value=1)
+
+
+async def test_a_pipe_a_folder_and_a_device_file_hold_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+
+    for path in (tmp_path / "pipe", tmp_path, Path("/dev/zero"), Path("/dev/tty")):
+        assert (await read(path)).why_none in {
+            "it is no regular file",
+            "the file cannot be read (No such file or directory)",
+        }
 
 
 @pytest.mark.parametrize("error", [SignalUnavailable(), OSError(), ValueError(), KeyError(), ZeroDivisionError()])
@@ -51,7 +85,9 @@ async def test_a_source_that_has_no_value_now_reads_as_nothing(error: Exception)
     def source() -> float:
         raise error
 
-    assert await read_signal({"Vehicle.Speed": source}, "Vehicle.Speed") is None
+    reading = await read_signal({"Vehicle.Speed": source}, "Vehicle.Speed")
+
+    assert (reading.value, reading.fault, bool(reading.why_none)) == (None, "", True)
 
 
 async def test_a_mistake_in_the_owners_function_is_not_hidden() -> None:

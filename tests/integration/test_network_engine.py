@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fleetcount_client.answering import draw_two_round, truth_of
+from fleetcount_client.signals import Reading
 from fleetcount_client.timer import uniform_seconds
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.ids import Digest, SessionId
@@ -59,7 +60,7 @@ def expected_sums(asked: WindowAsked, coin_seed: int, truths: NDArray[np.integer
     window, sums = asked.window, np.zeros(asked.window.values + 1, dtype=np.int64)
     for number, value in enumerate(truths):
         source = drawn_before_the_answer(coins_of(coin_seed, number), len(window.aggregators))
-        truth = truth_of(window, reading_of(window.domain, int(value)))
+        truth = truth_of(window, Reading(value=reading_of(window.domain, int(value))))
         coins = draw_two_round(window, truth, (SessionId(bytes(16)),) * len(window.aggregators), source, device=DEVICE)
         sums[coins.round_two] += 1
         sums[coins.round_one] -= 1

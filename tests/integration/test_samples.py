@@ -4,12 +4,14 @@ import asyncio
 import json
 import math
 import sys
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from fleetcount.keys.deployment import write_device
@@ -17,8 +19,10 @@ from fleetcount.keys.descriptors import encode_descriptor
 from fleetcount_client.config import DeliverySettings, load_settings
 from fleetcount_client.device import Device
 from fleetcount_client.policy import JoinRule
+from fleetcount_protocol.messages import QuestionOffer
 from fleetcount_protocol.release import record_from_json
 
+from tests.client.databroker import FakeDatabroker, databroker
 from tests.integration.test_three_terminals import ran, run
 from tests.support.deployment import Deployed
 from tests.support.processes import pace
@@ -31,13 +35,17 @@ WALKERS = 40
 """Noise of a cell of the drill-down deviates by about 3: 40 fall below its threshold of 8 by a chance below 1e-9."""
 FIRST_FOLDER = 500
 """Of the devices' folders: below are those of other tests of the same deployment."""
+FIRST_BRAKES = 700
 MOST_NOISE = 150
 """Twice 7.16 times sqrt(2) over the sampling rate is 41: an estimate is as far off with a chance below 1e-12."""
 
 
-def prepared(pair: Deployed, folder: Path, name: str) -> None:
-    """Create, sign and submit a sample as its deployment's operators do."""
+def prepared(pair: Deployed, folder: Path, name: str, changes: Mapping[str, str] = MappingProxyType({})) -> None:
+    """Create, sign and submit a sample, with some of its texts changed, as its deployment's operators do."""
     text = resources.files("fleetcount.samples").joinpath(f"{name}.toml").read_text()
+    for old, new in changes.items():
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
     text = text.replace('deployment = "test"', f'deployment = "{pair.written.name}"')
     (folder / f"{name}.toml").write_text(text)
     for one in pair.written.aggregators:
@@ -80,6 +88,86 @@ async def test_the_sample_of_one_window_counts_all_devices(pair: Deployed, tmp_p
         await fetched(pair, tmp_path, "window", "--wait", str(math.ceil(150 * pace())))
 
     assert all(abs(estimate - DEVICES) < MOST_NOISE for estimate in estimates(tmp_path / "got" / "release.json"))
+
+
+BRAKES = "Vehicle.Chassis.IsBrakesWorn"
+WHEELS = ("front-left", "front-right", "rear-left", "rear-right")
+AXLES = ("Row1.Wheel.Left", "Row1.Wheel.Right", "Row2.Wheel.Left", "Row2.Wheel.Right")
+PATHS = [f"Vehicle.Chassis.Axle.{wheel}.Brake.IsBrakesWorn" for wheel in AXLES]
+VEHICLES = 30
+"""A third each with files, lines and a databroker; of each ten four have a worn brake and one a wheel unknown."""
+
+
+def brakes_of(number: int) -> list[bool | None]:
+    """Return what the four wheels of a vehicle say: of each ten four are worn, one is not known, five are whole."""
+    wheels: list[bool | None] = [False] * 4
+    if number % 10 < 5:
+        wheels[number % 4] = True if number % 10 < 4 else None
+    return wheels
+
+
+def written(config: Path, number: int, address: str) -> FakeDatabroker:
+    """Write what the vehicle's wheels say where its source is: files, lines, or a databroker that never changes it."""
+    fake = FakeDatabroker(metadata={path: {"data_type": 2, "entry_type": 2} for path in PATHS})
+    text = config.read_text()
+    start = text.index(f'[signals."{BRAKES}"]')
+    said = dict(zip(WHEELS, brakes_of(number), strict=True))
+    for path, worn in zip(PATHS, said.values(), strict=True):
+        fake.published[path] = ({} if worn is None else {"bool": worn}, time.time() - 90_000)
+    if number < VEHICLES // 3:
+        for wheel, worn in said.items():
+            (config.parent / f"worn-{wheel}.json").write_text(json.dumps(worn))
+        return fake
+    rows = f"lines = 'bus.jsonl'\nkey = {json.dumps(WHEELS)}"
+    if number >= 2 * VEHICLES // 3:
+        rows = f"kuksa = {json.dumps(PATHS)}\nfresh_s = 'any'\n[kuksa]\naddress = '{address}'"
+    (config.parent / "bus.jsonl").write_text("".join(f"{json.dumps({wheel: worn})}\n" for wheel, worn in said.items()))
+    config.write_text(f'{text[:start]}[signals."{BRAKES}"]\nany = true\n{rows}\n')
+    return fake
+
+
+async def test_the_question_about_brakes_counts_every_vehicle_with_a_worn_one(pair: Deployed, tmp_path: Path) -> None:
+    """The sample, asked exactly: what the thirty devices said is the count."""
+    async with AsyncExitStack() as stack:
+        devices: list[Device] = []
+        for number in range(VEHICLES):
+            config = await asyncio.to_thread(write_device, pair.written, FIRST_BRAKES + number, transport="grpc")
+            fake = FakeDatabroker()
+            address = await stack.enter_async_context(databroker(fake))
+            said = written(config, number, address)
+            fake.published, fake.metadata = said.published, said.metadata
+            settings = load_settings(config)
+            policy = replace(settings.policy, allow_direct=True, allow_exact_release=True)
+            devices.append(Device.from_settings(replace(settings, policy=policy)))
+            stack.push_async_callback(devices[-1].close)
+        exactly = {
+            'mode = "sampling"': 'mode = "direct"',
+            '[mechanism]\nsampling_rate = "0.45"': "[mechanism]",
+            'epsilon = "1"': 'kind = "exact"',
+            '"20 s after': f'"{math.ceil(5 * pace())} s after',
+            'window = "60 s"': f'window = "{math.ceil(15 * pace())} s"',
+        }
+        await asyncio.to_thread(prepared, pair, tmp_path, "brakes", exactly)
+        offers = await until_offered(devices[0], "How many vehicles have a worn brake?")
+        outcomes = await asyncio.gather(*(device.answer_question(offers) for device in devices))
+        statuses = [device.status().signals for device in devices]
+        await fetched(pair, tmp_path, "brakes", "--wait", str(math.ceil(150 * pace())))
+
+    assert [(one.kind.value, one.fault) for (one,) in outcomes] == [("delivered", "")] * VEHICLES, outcomes
+    assert sum(one.why_none != "" for (one,) in statuses) == 3
+    wheels = [brakes_of(number) for number in range(VEHICLES)]
+    truth = [sum(True in one for one in wheels), sum(set(one) == {False} for one in wheels)]
+    assert estimates(tmp_path / "got" / "release.json") == truth == [12, 15]
+
+
+async def until_offered(device: Device, name: str) -> QuestionOffer:
+    """Return the offer of a question as soon as an aggregator makes it."""
+    async with asyncio.timeout(60 * pace()):
+        while True:
+            for offer in await device._transport.list_questions():
+                if offer.signed.question.name == name:
+                    return offer
+            await asyncio.sleep(0.2)
 
 
 @pytest.mark.nightly

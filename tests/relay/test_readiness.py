@@ -4,10 +4,9 @@ import asyncio
 import re
 from pathlib import Path
 
-import grpc
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_relay.config import load_relay_config
-from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
+from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, open_upstream
 from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_relay.readiness import RelayReadiness
 from fleetcount_transport.denials import Denials, DenySource
@@ -21,10 +20,7 @@ async def test_it_is_ready_while_any_aggregator_answers_and_names_those_that_do_
     async with relayed() as here:
         config = load_relay_config(relay_files(here, tmp_path, "127.0.0.1:0"))
         tls = TlsFiles.read(config.tls.aggregator_ca_file, config.tls.certificate_file, config.tls.key_file)
-        channels = {
-            one.id: grpc.aio.secure_channel(one.endpoint, tls.to_servers(), options=upstream_options(one.id))
-            for one in config.aggregators
-        }
+        channels = {one.id: open_upstream(one.id, one.endpoint, tls.to_servers()) for one in config.aggregators}
         forwarders = {
             str(name): Forwarder(
                 Upstream(aggregator_id=AggregatorId(name), channel=channel), RelayMetrics(), ForwardingLimits()

@@ -99,6 +99,16 @@ def test_a_question_is_read_from_an_empty_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+@pytest.mark.nightly  # Two aggregators, twelve devices: half a minute of CPU.
+@pytest.mark.timeout(600)
+def test_worn_brakes_are_counted_from_an_empty_folder(tmp_path: Path) -> None:
+    told = run(tmp_path, str(ROOT / "examples" / "brakes.sh"))
+
+    assert "signed by alpha (Operator of alpha), beta (Operator of beta): trusted by" in told
+    assert (tmp_path / "released" / "release.json").is_file()
+
+
+@pytest.mark.processes
 @pytest.mark.nightly  # Two aggregators, three devices and nine commands are processes of their own: ten CPU seconds.
 @pytest.mark.timeout(300)
 def test_keys_aggregators_devices_and_a_signed_release_from_an_empty_folder(tmp_path: Path) -> None:

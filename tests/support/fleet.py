@@ -15,7 +15,7 @@ from fleetcount_client.contact import TrustStore
 from fleetcount_client.device import Device
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy
-from fleetcount_client.signals import Reading, constant
+from fleetcount_client.signals import Said, constant
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -207,7 +207,7 @@ class Fleet:
         spread: Fraction = Fraction(1, 4),
         timeout_s: float = 5.0,
         wrap: Callable[[Transport, int], Transport] = lambda inner, _: inner,
-        reading: Callable[[int], Reading] = lambda number: f"place {number}",
+        reading: Callable[[int], Said] = lambda number: f"place {number}",
         identities: Callable[[int], DeviceIdentity] | None = None,
     ) -> None:
         self._reading = reading

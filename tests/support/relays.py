@@ -23,7 +23,7 @@ from fleetcount_protocol.channel.session import new_session
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import SessionAccepted
 from fleetcount_protocol.window.window import Window
-from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
+from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, open_upstream
 from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_relay.service import RelayShell
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
@@ -119,8 +119,7 @@ async def running_relay(
     key, certificate = pem_pair(here.authority.issue_new(Purpose.RELAY, "relay-1", ["127.0.0.1"]))
     upstream = grpc.ssl_channel_credentials(_pem(here.authority), key, certificate)
     channels = {
-        name: grpc.aio.secure_channel(here.endpoint(position), upstream, options=upstream_options(name))
-        for position, name in enumerate(here.names)
+        name: open_upstream(name, here.endpoint(position), upstream) for position, name in enumerate(here.names)
     }
     forwarders: Mapping[str, Forwarder] = {
         str(name): make(Upstream(aggregator_id=name, channel=channel), metrics, limits)

@@ -25,7 +25,10 @@ __all__ = [
     "Polygon",
     "PrivatePlaces",
     "PrivateSignal",
+    "Reading",
+    "SignalFault",
     "SignalSource",
+    "SignalStatus",
     "SignalUnavailable",
     "SpoolFile",
     "SystemTimer",
@@ -41,13 +44,13 @@ if TYPE_CHECKING:
     from fleetcount_transport.toml_table import ConfigError
 
     from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
-    from fleetcount_client.contact import DeviceStatus, TrustStore
+    from fleetcount_client.contact import DeviceStatus, SignalStatus, TrustStore
     from fleetcount_client.device import Device
     from fleetcount_client.memory_transport import MemoryTransport
     from fleetcount_client.outcome import Outcome, OutcomeKind
     from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, Trust
     from fleetcount_client.private_places import Circle, Polygon, PrivatePlaces, PrivateSignal
-    from fleetcount_client.signals import FileSource, SignalSource, SignalUnavailable, constant
+    from fleetcount_client.signals import FileSource, Reading, SignalFault, SignalSource, SignalUnavailable, constant
     from fleetcount_client.spool import SpoolFile
     from fleetcount_client.timer import ManualTimer, SystemTimer
     from fleetcount_client.transport import Transport, Unreachable
@@ -58,13 +61,13 @@ else:
         __name__,
         {
             "config": "ConfigError DeliverySettings DeviceSettings load_settings",
-            "contact": "DeviceStatus TrustStore",
+            "contact": "DeviceStatus SignalStatus TrustStore",
             "device": "Device",
             "memory_transport": "MemoryTransport",
             "outcome": "Outcome OutcomeKind",
             "policy": "JoinRule OwnerPolicy PolicyRefusal Trust",
             "private_places": "Circle Polygon PrivatePlaces PrivateSignal",
-            "signals": "FileSource SignalSource SignalUnavailable constant",
+            "signals": "FileSource Reading SignalFault SignalSource SignalUnavailable constant",
             "spool": "SpoolFile",
             "timer": "ManualTimer SystemTimer",
             "transport": "Transport Unreachable",

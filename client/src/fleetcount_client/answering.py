@@ -15,9 +15,12 @@ from fleetcount_mechanisms.sampling import SamplingDie, toss, toss_in_unit
 from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import Digest, ReportId, SessionId, new_report_id
+from fleetcount_protocol.window.domain import Bins
+from fleetcount_protocol.window.signal import converted
 from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
 from fleetcount_client.signals import Reading
+from fleetcount_client.units import SAME, conversion
 
 MAX_SECRET_BYTES: Final = 304
 _VERSION: Final = 2
@@ -89,9 +92,17 @@ def truth_of(window: Window, reading: Reading) -> Truth:
     """Return what a reading means for the window: a position 0..V, or V bits where the window asks for a vector.
 
     A set of values makes sense only for a vector; elsewhere a set of one is that value, any other is "none of them".
+    What can never be a value is "none of them" as well; `fault_of` says so to the owner. A number of another unit than
+    the question's is converted.
     """
-    values = reading if isinstance(reading, frozenset) else (reading,)
-    positions = {window.domain.value_of(value) for value in values} - {0}
+    domain, value = window.domain, reading.value
+    way = conversion(reading.unit, domain.unit) if isinstance(domain, Bins) else SAME
+    if way is None:
+        value = None
+    elif way != SAME:
+        value = converted(value, way.factor, way.offset)
+    values = value if isinstance(value, frozenset) else (value,)
+    positions = {domain.value_of(one) for one in values} - {0}
     if window.design.kind.multi_hot:
         return tuple(int(value in positions) for value in range(1, window.values + 1))
     return positions.pop() if len(positions) == 1 else 0

@@ -120,6 +120,7 @@ def _grpc(settings: DeviceSettings, grpc: GrpcSettings, heard: Callable[[str, st
         call_timeout_s=settings.delivery.call_timeout_s,
         insecure=grpc.insecure,
         relay=grpc.relay,
+        proxy=grpc.proxy,
         heard=heard,
     )
 

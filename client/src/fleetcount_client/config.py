@@ -4,11 +4,10 @@ Each section is a `@settings` class. Reads no secret: keys and passwords stay in
 them.
 """
 
-import re
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, cast
+from typing import TYPE_CHECKING, Final
 
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.ids import AggregatorId, is_loopback, split_endpoint
@@ -26,11 +25,11 @@ from fleetcount_transport.toml_values import Range
 
 from fleetcount_client.policy import JoinRule, OwnerPolicy
 from fleetcount_client.renewal import RenewalSettings
-from fleetcount_client.signals import FileSource, SignalSource, constant
+from fleetcount_client.signal_config import read_signals
+from fleetcount_client.signals import SignalSource
 from fleetcount_client.timer import Retry
 
 if TYPE_CHECKING:
-    from fleetcount_client.kuksa import Databroker
     from fleetcount_client.private_places import PrivatePlaces
 
 _SECTIONS: Final = (
@@ -46,7 +45,6 @@ _SECTIONS: Final = (
     "private",
     "kuksa",
 )
-_SOURCES: Final = ("file", "value", "lines", "socket", "kuksa")
 _NAME: Final = (r"[^\0-\x1f]{1,200}", "1 to 200 characters")
 _DAY_S: Final = 86_400
 _SHARE: Final = Range("(0, 1]")
@@ -75,11 +73,13 @@ class DeviceTable:
 class GrpcSettings:
     """[grpc]: mutual TLS; `ca_file` says who may speak as an aggregator, None only with `insecure`, on loopback.
 
-    `relay` is "host:port" of a relay that carries every call; "" calls the aggregators themselves.
+    `relay` is "host:port" of a relay that carries every call; "" calls the aggregators themselves. `proxy` is
+    "host:port" of an HTTP proxy through which connections are made; "" for none, whatever the environment says.
     """
 
     ca_file: Path | None = setting(Table.existing_file, default=None)
     relay: str = setting(Table.endpoint, default="")
+    proxy: str = setting(Table.endpoint, default="")
     insecure: bool = setting(Table.boolean, default=False)
 
     def __post_init__(self) -> None:
@@ -198,7 +198,7 @@ def load_settings(path: Path) -> DeviceSettings:
         aggregators=_aggregators(path, root, needs_endpoint=device.transport == "grpc"),
         delivery=read_settings(root, "delivery", DeliverySettings),
         renewal=read_settings(root, "renewal", RenewalSettings),
-        signals=_signals(root),
+        signals=read_signals(root),
         join=JoinRule(read_settings(root, "questions", QuestionsTable).join),
         private=_private(root.section("private", None), sorted(policy.signals)),
     )
@@ -237,97 +237,6 @@ def _check_distinct(path: Path, trusted: tuple[AggregatorSettings, ...]) -> None
         twice = next((value for value in values if values.count(value) > 1), None)
         if twice is not None:
             raise ConfigError(f"{path}: aggregators.{what} {twice!r} is given twice; allowed is one entry each")
-
-
-# Where signals come from.
-
-
-def _member_names(table: Table, key: str) -> tuple[str, ...]:
-    value = table.raw(key)
-    keys = cast("list[object]", value) if isinstance(value, list) else [value]
-    if len(keys) != (2 if isinstance(value, list) else 1) or not all(isinstance(one, str) and one for one in keys):
-        raise table.refuse(key, 'a member of the line, "speed", or two: ["x", "y"]')
-    return tuple(map(str, keys))
-
-
-def _socket(table: Table, key: str) -> str:
-    if re.fullmatch(r"unix:/[^\0]{1,100}", address := str(table.raw(key))):
-        return address
-    if not is_loopback(split_endpoint(table.endpoint(key))[0]):
-        raise table.refuse(key, 'a socket of this machine: "127.0.0.1:PORT" or "unix:/PATH"')
-    return address
-
-
-def _constant(table: Table, key: str) -> bool | float | str:
-    value = table.raw(key)
-    if not isinstance(value, bool | int | float | str):
-        raise table.refuse(key, "a number, a text, true or false")
-    return value
-
-
-@settings
-class ValueTable:
-    """[signals."PATH"]: a signal that is the whole content of a `file`, or always one `value`."""
-
-    file: Path | None = setting(Table.file_name, default=None)
-    value: bool | float | str | None = setting(_constant, default=None)
-
-
-@settings
-class LinesTable:
-    """[signals."PATH"]: a signal among the lines of a file or of a socket; `key` is by default its name."""
-
-    lines: Path | None = setting(Table.file_name, default=None)
-    socket: str | None = setting(_socket, default=None)
-    key: tuple[str, ...] = setting(_member_names, default=())
-    time: str = setting(Table.text, *_NAME, default="")
-    fresh_s: float | None = setting(Table.seconds, 0.1, _DAY_S, default=None)
-
-    def __post_init__(self) -> None:
-        if self.fresh_s is not None and not self.time:
-            raise UnfitKeyError("fresh_s", allowed="only together with time, the member that holds a line's time")
-
-
-def _signals(root: Table) -> dict[str, SignalSource]:
-    table, databroker = root.section("signals", None), _databroker(root)
-    return {name: _signal(table, name, databroker) for name in table.content}
-
-
-def _databroker(root: Table) -> "Databroker | None":
-    if not root.has("kuksa"):
-        return None
-    from fleetcount_client.kuksa_config import read_databroker  # Only where there is one.
-
-    return read_databroker(root)
-
-
-def _signal(signals: Table, name: str, databroker: "Databroker | None") -> SignalSource:
-    table = signals.section(name, None)
-    given = [key for key in _SOURCES if table.has(key)]
-    if len(given) > 1:
-        raise signals.wrong(name, f"has {' and '.join(given)}; allowed is exactly one of {', '.join(_SOURCES)}")
-    if given == ["kuksa"]:
-        from fleetcount_client.kuksa_config import read_signal  # As above.
-
-        if databroker is None:
-            raise signals.wrong(name, "reads from kuksa; give the section [kuksa] with its address")
-        return read_signal(signals, name, databroker)
-    if given in (["lines"], ["socket"]):
-        return _line_source(read_settings(signals, name, LinesTable), name)
-    source = read_settings(signals, name, ValueTable)
-    if source.file is not None:
-        return FileSource(source.file)
-    if source.value is None:
-        raise signals.wrong(name, f"has no source; allowed is exactly one of {', '.join(_SOURCES)}")
-    return constant(source.value)
-
-
-def _line_source(table: LinesTable, name: str) -> SignalSource:
-    from fleetcount_client.line_source import LineSource, LineValue  # Only where signals are lines.
-
-    fresh_s = 60.0 if table.fresh_s is None else table.fresh_s
-    value = LineValue(keys=table.key or (name,), time=table.time, fresh_s=fresh_s)
-    return LineSource(cast("Path | str", table.lines or table.socket), value)
 
 
 def _private(table: Table, allowed: list[str]) -> "PrivatePlaces | None":

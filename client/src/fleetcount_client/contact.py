@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import PeerError, QuestionError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.window.domain import ValueDomain
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 
+from fleetcount_client.signals import Reading, fault_of
 from fleetcount_client.transport import Transport, Unreachable
 
 if TYPE_CHECKING:
@@ -128,6 +130,20 @@ class Contact:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SignalStatus:
+    """How a signal was read last, at `read_at` (Unix seconds), without what it said.
+
+    `why_none` says why it had no value, "" where it had one. `fault` says why what was read can never be a value of the
+    question: it was answered as "none of them", and its owner should put it right.
+    """
+
+    path: str
+    read_at: float
+    why_none: str = ""
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceStatus:
     """What a device is doing at `now`; moments are Unix seconds of its clock.
 
@@ -135,6 +151,7 @@ class DeviceStatus:
     since anybody answered, None while somebody does. `next_window` is what it does something for next, at `next_at`
     (now, in the middle of a window), "" for nothing. `why_silent` says why nothing is sent, "" while something is
     ahead. `sources` has a row for each source of signals that says how it is, as a databroker does: never what it read.
+    `signals` has a row for each signal that was read.
     """
 
     now: float
@@ -144,6 +161,7 @@ class DeviceStatus:
     next_at: float | None
     why_silent: str
     sources: tuple[Contact, ...] = ()
+    signals: tuple[SignalStatus, ...] = ()
 
 
 class Contacts:
@@ -187,6 +205,27 @@ class Contacts:
     def troubles(self) -> str:
         """Return why nobody answers, each reason once."""
         return "; ".join(sorted({one.trouble for one in self._known.values() if one.trouble}))
+
+
+class SignalNotes:
+    """How each signal was read last; says in the log once when what is read can never be a value."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, SignalStatus] = {}
+
+    def all(self) -> tuple[SignalStatus, ...]:
+        """Return what is known of each signal, by name."""
+        return tuple(self._known[path] for path in sorted(self._known))
+
+    def note(self, path: str, reading: Reading, domain: ValueDomain) -> str:
+        """Note how a signal was read for a question; return its fault, "" for none."""
+        fault, before = fault_of(reading, domain), self._known.get(path)
+        why = "" if fault else reading.why_none
+        self._known[path] = SignalStatus(path=path, read_at=self._clock.now(), why_none=why, fault=fault)
+        if fault and (before is None or before.fault != fault):
+            _LOG.warning("%s is answered as none of the values: %s", path, fault)
+        return fault
 
 
 class HeardTransport:

@@ -20,11 +20,11 @@ from fleetcount_protocol.window.window import Window, decode_window
 
 from fleetcount_client.charges import judge_age
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
-from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, TrustStore, contacts_of
+from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, SignalNotes, TrustStore, contacts_of
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal
 from fleetcount_client.renewal import Renewal
-from fleetcount_client.signals import SignalSource
+from fleetcount_client.signals import SignalSource, learn
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.status import status_of
 from fleetcount_client.timer import Activity, SystemTimer, Timer
@@ -77,6 +77,7 @@ class Device:
         self._signals = dict(signals or {})
         self._timer = timer or SystemTimer()
         self._contacts = contacts or Contacts(self._timer)
+        self._notes = SignalNotes(self._timer)
         self._transport = HeardTransport(transport, self._contacts)
         self._under_way: dict[WindowId, Window] = {}
         self._refused: dict[QuestionId, Outcome] = {}
@@ -169,6 +170,7 @@ class Device:
             private=self._private or PrivatePlaces({}),
             conditions=self._conditions,
             pause_until=self._activity.pause_until,
+            notes=self._notes,
         )
 
     @classmethod
@@ -224,6 +226,7 @@ class Device:
             self._refused.values(),
             waits=lambda: judge_age(self._policy, self._spool.age(now, self._first_valid), now),
             sources=contacts_of(self._signals.values()),
+            signals=self._notes.all(),
             now=now,
         )
         if self._activity.resting:
@@ -333,6 +336,7 @@ class Device:
         first, outcomes = self.questions.first_window(offer), list[Outcome]()
         try:
             self._trust.check_question(offer.signed)
+            await learn(sources, question.signal)
             if refused := self.questions.take([offer], sources):
                 return tuple(refused.values())
             refusal = self.questions.take_part(question.question_id, sources)
@@ -420,6 +424,8 @@ class Device:
         try:
             with self._activity.begun():
                 offers = await self._transport.list_questions()
+                for path in sorted({offer.signed.question.signal for offer in offers}):
+                    await learn(sources, path)
                 before, self._refused = self._refused, self.questions.take(offers, sources)
         except Unreachable as error:
             _LOG.debug("no questions fetched: %s", error)  # `Contacts` says it once.

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 from fleetcount_protocol.errors import DecodeError, PeerError, QuestionError, UsageError
-from fleetcount_protocol.ids import AggregatorId, QuestionId, is_loopback, split_endpoint
+from fleetcount_protocol.ids import AggregatorId, QuestionId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_QUESTION_LIST_BYTES, MAX_QUESTIONS, MAX_QUESTIONS_PER_LIST
 from fleetcount_protocol.messages import (
     Instalment,
@@ -41,6 +41,7 @@ from fleetcount_protocol.wire.device import (
 )
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, batches
 from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY, QUESTION_OFFER
+from fleetcount_transport.channels import open_channel
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.toml_table import ConfigError
@@ -57,13 +58,6 @@ _UNANSWERED: Final = 4
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_QUESTION_LIST_BYTES + _OVERHEAD_BYTES),
     ("grpc.max_send_message_length", MAX_BATCH_BYTES + _OVERHEAD_BYTES),
-    # Attempts, delays and their jitter are decided by `Delivery` alone.
-    ("grpc.enable_retries", 0),
-    ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.max_reconnect_backoff_ms", 5_000),
-    # A silent peer is noticed after 30 s, also between calls.
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
 )
 _ResultT = TypeVar("_ResultT")
 
@@ -103,6 +97,8 @@ class GrpcTransport:
     With a `relay`, "host:port", every call goes there; its request names the aggregator. The relay's certificate
     must carry that host; what it carries it can neither read nor change unnoticed (docs/wire.md, "Relay").
 
+    With a `proxy`, "host:port", connections go through that HTTP proxy; one of the environment is never asked.
+
     `heard` is told of each aggregator that was asked for questions: its id, and "" or why it did not answer.
 
     Raises:
@@ -118,6 +114,7 @@ class GrpcTransport:
         call_timeout_s: float = 20.0,
         insecure: bool = False,
         relay: str = "",
+        proxy: str = "",
         heard: Callable[[str, str], None] | None = None,
     ) -> None:
         if tls is None and not insecure:
@@ -127,6 +124,7 @@ class GrpcTransport:
         self._tls = tls
         self._call_timeout_s = call_timeout_s
         self._relay = relay
+        self._proxy = proxy
         self._heard = heard or _nobody_listens
         self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
         self._listed: dict[str, list[_List]] = {}
@@ -281,17 +279,13 @@ class GrpcTransport:
         return self._channels[name]
 
     def _open(self, expected: str, endpoint: str) -> grpc.aio.Channel:
-        if self._tls is None:
-            if not is_loopback(split_endpoint(endpoint)[0]):
-                raise Unreachable(f"{endpoint} is not on this machine; allowed without TLS is loopback only")
-            return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
-        named = (("grpc.ssl_target_name_override", expected),) if expected else ()
         try:
-            tls = self._tls if isinstance(self._tls, TlsFiles) else self._tls()
+            tls = self._tls() if callable(self._tls) else self._tls
+            credentials = None if tls is None else tls.to_servers()
+            return open_channel(endpoint, credentials, name=expected, options=_OPTIONS, proxy=self._proxy)
         except UsageError as error:
             # In the middle of a renewal a certificate may be there before its key: the next attempt reads both again.
             raise Unreachable(f"{endpoint}: {error}") from None
-        return grpc.aio.secure_channel(endpoint, tls.to_servers(), options=(*_OPTIONS, *named))
 
 
 async def _answered(endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:

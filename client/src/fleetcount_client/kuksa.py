@@ -8,17 +8,19 @@ import asyncio
 import logging
 import math
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.clock import Clock, SystemClock
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import is_loopback, split_endpoint
-from fleetcount_protocol.window.domain import Signal, SquareGrid, ValueDomain
+from fleetcount_protocol.window.domain import SquareGrid, ValueDomain
+from fleetcount_protocol.window.signal import Kind, Number, Signal, Single, converted, exact
 from fleetcount_transport.key_files import read_public_file, read_secret
 from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.settings import UnfitKeyError, setting, settings
@@ -26,23 +28,23 @@ from fleetcount_transport.toml_table import Table
 
 from fleetcount_client.contact import Contact
 from fleetcount_client.private_places import UtmZone
-from fleetcount_client.signals import MAX_SIGNAL_BYTES, Reading, SignalUnavailable
+from fleetcount_client.signals import MAX_SIGNAL_BYTES, Description, Reading, SignalFault, SignalUnavailable
 from fleetcount_client.timer import Backoff, Retry
 
 if TYPE_CHECKING:  # The libraries of gRPC and its messages are loaded with the first question.
     import grpc.aio
-    from fleetcount_protocol.v1.kuksa_pb2 import Datapoint, GetValuesResponse
+    from fleetcount_protocol.v1.kuksa_pb2 import Datapoint, Metadata, Value
 
 _LOG: Final = logging.getLogger(__name__)
 _GET_VALUES: Final = "/kuksa.val.v2.VAL/GetValues"
+_LIST_METADATA: Final = "/kuksa.val.v2.VAL/ListMetadata"
 _MAX_ANSWER_BYTES: Final = 65_536
 _TOKEN: Final = re.compile(rb"[A-Za-z0-9._~+/=-]{1,16000}")
 _RETRY: Final = Retry(base_s=0.1, cap_s=1.0)
 _WORTH_ANOTHER_TRY: Final = frozenset({"UNAVAILABLE", "RESOURCE_EXHAUSTED"})
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", _MAX_ANSWER_BYTES),
-    # Attempts and their jitter are decided here; a connection that failed for one question is nobody else's.
-    ("grpc.enable_retries", 0),
+    # A connection that failed for one question is nobody else's.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1_000),
@@ -50,6 +52,14 @@ _OPTIONS: Final = (
 _DEGREES: Final = 4326
 """The code of longitude and latitude on WGS 84 in the EPSG register."""
 _NUMBERS: Final = frozenset({"int32", "int64", "uint32", "uint64", "float", "double"})
+_ATTRIBUTE: Final = 1
+"""EntryType: what does not change while the vehicle drives, so that its time says nothing."""
+_USUALLY_FRESH_S: Final = 60.0
+_STRING, _BOOLEAN, _STRING_ARRAY = 1, 2, 20
+_NUMERIC: Final = range(3, 13)
+"""DataType, from int8 to double."""
+_WITHOUT_METADATA: Final = frozenset({"NOT_FOUND", "UNIMPLEMENTED", "PERMISSION_DENIED"})
+_T = TypeVar("_T")
 
 
 @settings
@@ -81,32 +91,34 @@ class DatabrokerSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VehicleSignal:
-    """Which leaves of the VSS tree make a reading, and in which units.
+    """Which leaves of the VSS tree make a reading, and how old a value may be.
 
-    One path is read as it stands; a number v becomes `factor` * v + `offset`. Two paths are longitude and latitude in
-    degrees and become metres of `zone` plus `offset_x` and `offset_y`, or without a zone stay degrees. A value whose
-    time differs from the device's by more than `fresh_s` seconds, or that has no time, is no value.
+    One path is read as it stands. Two paths are longitude and latitude in degrees and become metres of `zone` plus
+    `offset_x` and `offset_y`, or without a zone stay degrees. A value whose time differs from the device's by more than
+    `fresh_s` seconds (infinity: any), or that has no time, is no value. A databroker leaves the time as it is while a
+    value stays; so None is any age for an attribute of the vehicle and 60 s for everything else.
     """
 
     paths: tuple[str, ...]
-    fresh_s: float
-    factor: Fraction = Fraction(1)
-    offset: Fraction = Fraction(0)
+    fresh_s: float | None = None
     zone: UtmZone | None = None
     offset_x: Fraction = Fraction(0)
     offset_y: Fraction = Fraction(0)
 
-    def reading_of(self, points: "Sequence[Datapoint]", now: float) -> Reading:
-        """Return what data points, one a path, mean at `now` (Unix seconds); None where one has no fresh value."""
-        if not all(_is_fresh(point, now, self.fresh_s) for point in points):
-            return None
-        if len(points) == 1:
-            return self._single(points[0])
-        longitude, latitude = (_number(point) for point in points)
-        if longitude is None or latitude is None:
-            return None
-        place = (longitude, latitude) if self.zone is None else self.zone.metres(longitude, latitude)
-        return None if place is None else (place[0] + float(self.offset_x), place[1] + float(self.offset_y))
+    def reading_of(self, points: "Sequence[Datapoint]", now: float, fresh_s: float) -> Reading:
+        """Return what data points, one a path, mean at `now` (Unix seconds); no value where one has no fresh one.
+
+        Raises:
+            SignalFault: a value that is no signal.
+        """
+        if not all(point.HasField("timestamp") and point.value.WhichOneof("typed_value") for point in points):
+            return Reading(why_none="the databroker has no value")
+        ages = [now - point.timestamp.seconds - point.timestamp.nanos / 1e9 for point in points]
+        age_s = max(ages, key=abs)
+        # A value of the future is as wrong as an old one: one of the two clocks is.
+        if abs(age_s) > fresh_s:
+            return Reading(age_s=age_s, why_none=f"it is not of the last {fresh_s:g} s")
+        return Reading(value=self._value(points), age_s=age_s)
 
     def misplaced(self, domain: ValueDomain) -> str:
         """Return why these positions are no places of a domain's frame; "" where they are, or where there is none."""
@@ -120,35 +132,42 @@ class VehicleSignal:
         mine = f"{unit} with offset ({float(own[0]):.15g}, {float(own[1]):.15g})"
         return f"its positions are {mine}, but the window's grid is in {where}"
 
-    def _single(self, point: "Datapoint") -> Reading:
-        kind = point.value.WhichOneof("typed_value")
-        if kind == "string_array":
-            values = point.value.string_array.values
-            return frozenset(values) if all(map(_is_short, values)) else None
-        number = _number(point)
-        if number is None:
-            return _text(point, kind)
-        if self.factor == 1 and self.offset == 0:
-            return number
-        return float(self.factor * Fraction(number) + self.offset)
+    def _value(self, points: "Sequence[Datapoint]") -> Signal | frozenset[str]:
+        if len(points) == 1:
+            return _single(points[0].value)
+        longitude, latitude = (_number(point.value) for point in points)
+        if exact(longitude) is None or exact(latitude) is None:
+            return None
+        place: tuple[Number, Number] | None = (longitude, latitude)
+        if self.zone is not None:
+            place = self.zone.metres(float(longitude), float(latitude))
+        return None if place is None else (_moved(place[0], self.offset_x), _moved(place[1], self.offset_y))
 
 
-def _is_fresh(point: "Datapoint", now: float, fresh_s: float) -> bool:
-    # A value of the future is as wrong as an old one: one of the two clocks is.
-    said = point.timestamp.seconds + point.timestamp.nanos / 1e9
-    return point.HasField("timestamp") and abs(now - said) <= fresh_s
+def _moved(number: Number, offset: Fraction) -> Number:
+    moved = converted(number, Fraction(1), offset) if offset else None
+    return number if moved is None else moved
 
 
-def _number(point: "Datapoint") -> float | None:
-    kind = point.value.WhichOneof("typed_value")
-    number: float = getattr(point.value, kind) if kind in _NUMBERS else math.nan
-    return number if math.isfinite(number) else None
+def _number(value: "Value") -> Number:
+    kind = value.WhichOneof("typed_value")
+    if kind not in _NUMBERS:
+        raise SignalFault("a position is two numbers, and one of its paths is something else")
+    number: Number = getattr(value, kind)
+    return Single(number) if kind == "float" else number
 
 
-def _text(point: "Datapoint", kind: str | None) -> Signal:
+def _single(value: "Value") -> Signal | frozenset[str]:
+    kind = value.WhichOneof("typed_value")
+    if kind in _NUMBERS:
+        number = _number(value)
+        return None if exact(number) is None else number
     if kind == "bool":
-        return point.value.bool
-    return point.value.string if kind == "string" and _is_short(point.value.string) else None
+        return value.bool
+    texts = list(value.string_array.values) if kind == "string_array" else [value.string]
+    if not all(map(_is_short, texts)):
+        raise SignalFault(f"a text has more than {MAX_SIGNAL_BYTES} bytes")
+    return texts[0] if kind == "string" else frozenset(texts)
 
 
 def _is_short(text: str) -> bool:
@@ -185,50 +204,83 @@ class Databroker:
         Raises:
             SignalUnavailable: it did not answer in time, refused, or answered something else; `contact` says why.
         """
+        from fleetcount_protocol.v1.kuksa_pb2 import GetValuesRequest, GetValuesResponse, SignalID
+
+        query = GetValuesRequest(signal_ids=[SignalID(path=path) for path in paths])
+
+        def read(answer: bytes) -> "tuple[Datapoint, ...]":
+            points = tuple(GetValuesResponse.FromString(answer).data_points)
+            if len(points) != len(paths):
+                raise ValueError(f"{len(points)} data points do not answer {len(paths)} paths")
+            return points
+
+        return await self._call(_GET_VALUES, query.SerializeToString(), read, paths, {})
+
+    async def describe(self, path: str) -> "Metadata | None":
+        """Return what it says of a path, without any value; None where it says nothing.
+
+        Raises:
+            SignalUnavailable: it did not answer in time, refused, or answered something else; `contact` says why.
+        """
+        from fleetcount_protocol.v1.kuksa_pb2 import ListMetadataRequest, ListMetadataResponse
+
+        def read(answer: bytes) -> "Metadata | None":
+            said = [one for one in ListMetadataResponse.FromString(answer).metadata if one.path in ("", path)]
+            return said[0] if len(said) == 1 else None
+
+        query = ListMetadataRequest(root=path, filter="*")
+        nothing = dict.fromkeys(_WITHOUT_METADATA)
+        return await self._call(_LIST_METADATA, query.SerializeToString(), read, [path], nothing)
+
+    async def _call(
+        self,
+        method: str,
+        query: bytes,
+        read: Callable[[bytes], _T],
+        paths: Sequence[str],
+        instead: Mapping[str, _T],
+    ) -> _T:
+        """Return what is read of an answer, or what a status with which the call ends stands for."""
         import grpc.aio  # Only where a vehicle has a databroker.
 
-        trouble = "no answer in time"
+        trouble, unknown = "no answer in time", False
         try:
             async with asyncio.timeout(self._settings.timeout_s), self._channel() as channel:
                 backoff = Backoff(_RETRY, self._source)
+                call: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(method)
                 while True:
                     try:
-                        points = _points(await self._get_values(channel, paths), len(paths))
+                        answer = _understood(read, await call(query, metadata=self._metadata()))
                     except grpc.aio.AioRpcError as error:
-                        trouble = _refusal(error, paths)
+                        trouble, unknown = _refusal(error, paths), error.code().name == "NOT_FOUND"
+                        if error.code().name in instead:
+                            return instead[error.code().name]
                         if error.code().name not in _WORTH_ANOTHER_TRY:
                             break
                         await asyncio.sleep(backoff.next_delay())
                     else:
                         self._note()
-                        return points
+                        return answer
         except (UsageError, ValueError) as error:
             trouble = str(error)
         except TimeoutError:
             pass
         self._note(trouble)
-        raise SignalUnavailable from None
-
-    async def _get_values(self, channel: "grpc.aio.Channel", paths: Sequence[str]) -> "GetValuesResponse":
-        from fleetcount_protocol.v1.kuksa_pb2 import GetValuesRequest, GetValuesResponse, SignalID
-
-        method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_GET_VALUES)
-        query = GetValuesRequest(signal_ids=[SignalID(path=path) for path in paths])
-        answer = await method(query.SerializeToString(), metadata=self._metadata())
-        try:
-            return GetValuesResponse.FromString(answer)
-        except Exception:  # The library's own error; it may quote what it could not read.
-            raise ValueError("the answer is no GetValuesResponse of kuksa.val.v2") from None
+        raise (SignalFault if unknown else SignalUnavailable)(f"{self._contact.party}: {trouble}") from None
 
     def _channel(self) -> "grpc.aio.Channel":
         import grpc.aio
+        from fleetcount_transport.channels import open_channel  # With the library of gRPC.
 
         settings = self._settings
-        if settings.ca_file is None:
-            return grpc.aio.insecure_channel(settings.address, options=_OPTIONS)
-        named = (("grpc.ssl_target_name_override", settings.server_name),) if settings.server_name else ()
-        credentials = grpc.ssl_channel_credentials(read_public_file(settings.ca_file))
-        return grpc.aio.secure_channel(settings.address, credentials, options=(*_OPTIONS, *named))
+        authority = None if settings.ca_file is None else read_public_file(settings.ca_file)
+        return open_channel(
+            settings.address,
+            None if authority is None else grpc.ssl_channel_credentials(authority),
+            name=settings.server_name,
+            options=_OPTIONS,
+            plaintext_anywhere=settings.insecure,
+        )
 
     def _metadata(self) -> tuple[tuple[str, str], ...]:
         file = self._settings.token_file
@@ -247,10 +299,13 @@ class Databroker:
             _LOG.warning("%s: %s", before.party, trouble)
 
 
-def _points(answer: "GetValuesResponse", asked: int) -> "tuple[Datapoint, ...]":
-    if len(answer.data_points) != asked:
-        raise ValueError(f"{len(answer.data_points)} data points do not answer {asked} paths")
-    return tuple(answer.data_points)
+def _understood(read: Callable[[bytes], _T], answer: bytes) -> _T:
+    try:
+        return read(answer)
+    except ValueError:
+        raise
+    except Exception:  # The library's own error; it may quote what it could not read.
+        raise ValueError("the answer is no message of kuksa.val.v2") from None
 
 
 def _refusal(error: "grpc.aio.AioRpcError", paths: Sequence[str]) -> str:
@@ -259,13 +314,14 @@ def _refusal(error: "grpc.aio.AioRpcError", paths: Sequence[str]) -> str:
 
 
 class KuksaSource:
-    """A signal of a databroker, as a source of a device."""
+    """A signal of a databroker, as a source of a device. What the databroker says of its paths is asked for once."""
 
-    __slots__ = ("_databroker", "_signal")
+    __slots__ = ("_databroker", "_known", "_signal")
 
     def __init__(self, databroker: Databroker, signal: VehicleSignal) -> None:
         self._databroker = databroker
         self._signal = signal
+        self._known: dict[str, Metadata] = {}
 
     @property
     def contact(self) -> Contact:
@@ -273,10 +329,52 @@ class KuksaSource:
         return self._databroker.contact
 
     def misplaced(self, domain: ValueDomain) -> str:
-        """Return why its positions are no places of a domain's frame, "" if they may be (`signals.misplaced`)."""
+        """Return why its positions are no places of a domain's frame, "" if they may be (`signals.unfit`)."""
         return self._signal.misplaced(domain)
 
+    async def learn(self) -> None:
+        """Ask the databroker for type, unit, range and kind of entry of its paths; nothing that it knows already."""
+        with suppress(SignalUnavailable):  # `contact` says why, and the next question asks again.
+            await self._learn()
+
+    async def _learn(self) -> None:
+        for path in self._signal.paths:
+            if path not in self._known and (said := await self._databroker.describe(path)) is not None:
+                self._known[path] = said
+
+    def described(self) -> Description:
+        """Return what the databroker says of its readings."""
+        if len(self._signal.paths) > 1:
+            return Description(kind=Kind.POSITION)
+        said = self._known.get(self._signal.paths[0])
+        if said is None:
+            return Description()
+        low, high = (exact(_limit(one)) for one in (said.min, said.max))
+        return Description(kind=_kind(said.data_type), unit=said.unit, low=low, high=high)
+
     async def __call__(self) -> Reading:
-        """Return what the vehicle says now, or None; raises SignalUnavailable if the databroker says nothing."""
+        """Return what the vehicle says now; raises SignalUnavailable if the databroker says nothing."""
+        # Without its unit a value could be read as a thousand times itself.
+        await self._learn()
         points = await self._databroker.ask(self._signal.paths)
-        return self._signal.reading_of(points, self._databroker.now())
+        reading = self._signal.reading_of(points, self._databroker.now(), self._fresh_s())
+        return replace(reading, unit=self.described().unit)
+
+    def _fresh_s(self) -> float:
+        if self._signal.fresh_s is not None:
+            return self._signal.fresh_s
+        said = [self._known.get(path) for path in self._signal.paths]
+        attribute = all(one is not None and one.entry_type == _ATTRIBUTE for one in said)
+        return math.inf if attribute else _USUALLY_FRESH_S
+
+
+def _kind(data_type: int) -> Kind | None:
+    if data_type in _NUMERIC:
+        return Kind.NUMBER
+    # A list of texts is a set of names, which vector Mangat asks for.
+    known = {0: None, _STRING: Kind.TEXT, _STRING_ARRAY: Kind.TEXT, _BOOLEAN: Kind.TRUTH_VALUE}
+    return known.get(data_type, Kind.OTHER)
+
+
+def _limit(value: "Value") -> Number | None:
+    return _number(value) if value.WhichOneof("typed_value") in _NUMBERS else None

@@ -4,10 +4,9 @@ Reads no token; it must not connect.
 """
 
 import re
-from collections.abc import Sequence
 from fractions import Fraction
 from importlib.util import find_spec
-from typing import Final, cast
+from typing import Final
 
 from fleetcount_transport.settings import UnfitKeyError, read_settings, setting, settings
 from fleetcount_transport.toml_table import ConfigError, Table
@@ -15,22 +14,21 @@ from fleetcount_transport.toml_values import Range
 
 from fleetcount_client.kuksa import Databroker, DatabrokerSettings, KuksaSource, VehicleSignal
 from fleetcount_client.private_places import UtmZone
+from fleetcount_client.signal_tables import fresh_s, joined
+from fleetcount_client.signals import SignalSource
 
 _PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
 _MOST_CHARACTERS: Final = 1000
-_ONE_ONLY: Final = ("factor", "offset")
-_TWO_ONLY: Final = ("utm", "offset_x", "offset_y")
+_PLACED: Final = ("utm", "offset_x", "offset_y")
 _ANY_NUMBER: Final = Range("[-1000000000, 1000000000]")
 
 
+def _is_path(one: object) -> bool:
+    return isinstance(one, str) and len(one) <= _MOST_CHARACTERS and _PATH.fullmatch(one) is not None
+
+
 def _paths(table: Table, key: str) -> tuple[str, ...]:
-    value = table.raw(key)
-    paths = cast("Sequence[object]", value) if isinstance(value, list) else [value]
-    wanted = 2 if isinstance(value, list) else 1
-    names = [one for one in paths if isinstance(one, str) and len(one) <= _MOST_CHARACTERS and _PATH.fullmatch(one)]
-    if not len(names) == len(paths) == wanted:
-        raise table.refuse(key, 'a VSS path, "Vehicle.Speed", or two: [longitude, latitude]')
-    return tuple(names)
+    return joined(table, key, 'a VSS path, "Vehicle.Speed", or two: [longitude, latitude]', _is_path)
 
 
 def _zone(table: Table, key: str) -> UtmZone:
@@ -43,19 +41,15 @@ class SignalTable:
     """[signals."PATH"] with the key `kuksa`: what `VehicleSignal` says."""
 
     kuksa: tuple[str, ...] = setting(_paths)
-    fresh_s: float = setting(Table.seconds, 0.1, 86_400, default=60.0)
-    factor: Fraction | None = setting(Table.number, _ANY_NUMBER, default=None)
-    offset: Fraction | None = setting(Table.number, _ANY_NUMBER, default=None)
+    fresh_s: float | None = setting(fresh_s, default=None)
     utm: UtmZone | None = setting(_zone, default=None)
     offset_x: Fraction | None = setting(Table.number, _ANY_NUMBER, default=None)
     offset_y: Fraction | None = setting(Table.number, _ANY_NUMBER, default=None)
 
     def __post_init__(self) -> None:
-        one = len(self.kuksa) == 1
-        for key in _TWO_ONLY if one else _ONE_ONLY:
+        for key in _PLACED if len(self.kuksa) == 1 else ():
             if getattr(self, key) is not None:
-                goes_with = "[longitude, latitude]" if one else "one path"
-                raise UnfitKeyError(key, problem=f"goes with {goes_with} in kuksa")
+                raise UnfitKeyError(key, problem="goes with [longitude, latitude] in kuksa")
 
 
 def read_databroker(root: Table) -> Databroker:
@@ -69,22 +63,19 @@ def read_databroker(root: Table) -> Databroker:
     return Databroker(read_settings(root, "kuksa", DatabrokerSettings))
 
 
-def read_signal(signals: Table, name: str, databroker: Databroker) -> KuksaSource:
-    """Return the source of one section `[signals."PATH"]` with the key `kuksa`.
-
-    Raises:
-        ConfigError: a key that cannot be used.
-    """
-    table = read_settings(signals, name, SignalTable)
-    return KuksaSource(
-        databroker,
-        VehicleSignal(
-            paths=table.kuksa,
-            fresh_s=table.fresh_s,
-            factor=Fraction(1) if table.factor is None else table.factor,
-            offset=table.offset or Fraction(0),
-            zone=table.utm,
-            offset_x=table.offset_x or Fraction(0),
-            offset_y=table.offset_y or Fraction(0),
-        ),
-    )
+def kuksa_sources(table: SignalTable, databroker: Databroker, *, apart: bool) -> list[SignalSource]:
+    """Return the source of one section `[signals."PATH"]` with the key `kuksa`, or with `apart` one for each path."""
+    signals = [(path,) for path in table.kuksa] if apart else [table.kuksa]
+    return [
+        KuksaSource(
+            databroker,
+            VehicleSignal(
+                paths=paths,
+                fresh_s=table.fresh_s,
+                zone=table.utm,
+                offset_x=table.offset_x or Fraction(0),
+                offset_y=table.offset_y or Fraction(0),
+            ),
+        )
+        for paths in signals
+    ]

@@ -29,13 +29,17 @@ class OutcomeKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How one window ended, and why; holds nothing about the answer."""
+    """How one window ended, and why; holds nothing about the answer.
+
+    `fault` says why what the signal's source said can never be a value of the question; the answer was "none of them".
+    """
 
     window_id: WindowId
     name: str
     kind: OutcomeKind
     reason: str = ""
     rule: str = ""
+    fault: str = ""
 
     @classmethod
     def of(cls, window: "Window", kind: OutcomeKind, reason: str, rule: str = "") -> Self:

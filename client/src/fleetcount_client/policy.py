@@ -21,7 +21,7 @@ from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
 
-from fleetcount_client.signals import SignalSource, misplaced
+from fleetcount_client.signals import SignalSource, unfit
 
 if TYPE_CHECKING:
     from fleetcount_protocol.question.question import Question
@@ -205,7 +205,7 @@ def judge_sources(signals: Mapping[str, SignalSource], path: str, domain: ValueD
     if path not in signals:
         known = ", ".join(sorted(signals)) or "none"
         return PolicyRefusal(rule="signals", message=f"no source is configured for {path}; configured are: {known}")
-    why = misplaced(signals, path, domain)
+    why = unfit(signals, path, domain)
     return PolicyRefusal(rule="signals", message=f"{path}: {why}") if why else None
 
 

@@ -11,11 +11,12 @@ from itertools import pairwise
 from typing import Final, cast
 
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.window.signal import Number, exact, name_of
 from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, exact_number
 
-from fleetcount_client.signals import Reading
+from fleetcount_client.signals import Said
 
 # A position on Earth as metres of a zone of UTM, the units of a square grid that has a place.
 #
@@ -149,22 +150,30 @@ class Polygon:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrivateSignal:
-    """What is private of one signal: areas for positions, exact `values` for texts, numbers and truth values."""
+    """What is private of one signal: areas for positions, exact `values` for texts, numbers and truth values.
+
+    Numbers and names are the same here as in a question's domain: 36.6 hides the float32 of it, "1" hides 1.
+    """
 
     areas: tuple[Circle | Polygon, ...] = ()
-    values: frozenset[str | float | bool] = frozenset()
+    values: frozenset[str | Number | bool] = frozenset()
 
     def hides(self, reading: object) -> bool:
         """Return whether one reading is private; a position that is no pair of finite numbers is none anyway."""
         if isinstance(reading, tuple):
-            try:
-                x, y = map(Fraction, cast("tuple[float, float]", reading))
-            except (TypeError, ValueError, OverflowError):
-                return False
-            # Every area is looked at, so that the time does not tell which one it was.
-            return True in [area.holds((x, y)) for area in self.areas]
-        truth_value = isinstance(reading, bool)
-        return True in [isinstance(value, bool) is truth_value and value == reading for value in self.values]
+            match [exact(part) for part in cast("tuple[object, ...]", reading)]:
+                case [Fraction() as x, Fraction() as y]:
+                    # Every area is looked at, so that the time does not tell which one it was.
+                    return True in [area.holds((x, y)) for area in self.areas]
+                case _:
+                    return False
+        said = _form(reading)
+        return said is not None and True in [_form(value) == said for value in self.values]
+
+
+def _form(reading: object) -> str | Fraction | None:
+    name = name_of(reading)
+    return exact(reading) if name is None else name
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +182,11 @@ class PrivatePlaces:
 
     signals: dict[str, PrivateSignal]
 
-    def shown(self, signal: str, reading: Reading) -> Reading:
+    def shown(self, signal: str, reading: Said) -> Said:
         """Return a reading as it may be answered: None instead of a private one, a set without its private members."""
         private = self.signals.get(signal)
         if private is None or reading is None:
             return reading
         if isinstance(reading, frozenset):
-            return cast("Reading", frozenset(one for one in reading if not private.hides(one)))
+            return cast("Said", frozenset(one for one in reading if not private.hides(one)))
         return None if private.hides(reading) else reading

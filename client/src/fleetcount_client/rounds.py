@@ -34,6 +34,7 @@ from fleetcount_client.answering import (
 )
 from fleetcount_client.charges import WindowAssignment
 from fleetcount_client.config import DeliverySettings
+from fleetcount_client.contact import SignalNotes
 from fleetcount_client.ledger import Ledger
 from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_sources
@@ -72,6 +73,7 @@ class Rounds:
     private: PrivatePlaces
     conditions: Callable[[], bool]
     pause_until: Callable[[float], Awaitable[None]]
+    notes: SignalNotes
 
     async def answer(
         self, seat: WindowAssignment, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
@@ -81,15 +83,15 @@ class Rounds:
         Raises:
             MachineError: the store failed; nothing was sent that is not stored.
         """
-        report = self.spool.report(seat.window.window_id)
+        report, fault = self.spool.report(seat.window.window_id), ""
         if report is None:
-            begun = await self._open(seat, signals, still_asked)
+            begun, fault = await self._open(seat, signals, still_asked)
             if isinstance(begun, Outcome):
                 return begun
             # Another process of this device may have been faster, and be further.
             first = begun.phase is Phase.ROUND_ONE
             report = await self._deliver_first(seat.window, begun, one_now=True) if first else begun
-        return await self._finish(seat.window, report)
+        return replace(await self._finish(seat.window, report), fault=fault)
 
     async def take_up(self, window: Window) -> Outcome:
         """Bring an answer that was begun before to its end.
@@ -118,27 +120,29 @@ class Rounds:
 
     async def _open(
         self, seat: WindowAssignment, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
-    ) -> Report | Outcome:
+    ) -> tuple[Report | Outcome, str]:
+        """Return the first message's report, or why there is none; and the reading's fault, "" for none."""
         window = seat.window
         opens, closes = window.round_one_opens, window.round_one_closes
         if self.timer.now() >= closes:
-            return Outcome.of(window, OutcomeKind.MISSED, _CLOSED)
+            return Outcome.of(window, OutcomeKind.MISSED, _CLOSED), ""
         first = min(self._moments(len(seat.aggregators), opens, closes))
         opened = await self._sessions_of(window, seat.aggregators, first)
         if isinstance(opened, Outcome):
-            return opened
+            return opened, ""
         await self.pause_until(first)
         if why := self._missed(window, still_asked):
-            return Outcome.of(window, OutcomeKind.MISSED, why)
+            return Outcome.of(window, OutcomeKind.MISSED, why), ""
         reading = await read_signal(signals, window.signal)
+        fault = self.notes.note(window.signal, reading, window.domain)
         # While it was read, another answer may have found that an aggregator has lost the session of both.
         while (current := self.sessions.current(opened)) is None:
             opened = await self._sessions_of(window, seat.aggregators, self.timer.now())
             if isinstance(opened, Outcome):
-                return opened
+                return opened, fault
         if self.timer.now() >= window.round_one_closes:
-            return Outcome.of(window, OutcomeKind.MISSED, "round one closed while the signal was read")
-        return self._charge(seat, current, reading)
+            return Outcome.of(window, OutcomeKind.MISSED, "round one closed while the signal was read"), fault
+        return self._charge(seat, current, reading), fault
 
     async def _sessions_of(
         self, window: Window, aggregators: tuple[Aggregator, ...], before: float
@@ -161,7 +165,8 @@ class Rounds:
 
     def _charge(self, seat: WindowAssignment, opened: tuple[OpenSession, ...], reading: Reading) -> Report | Outcome:
         window = seat.window
-        truth = truth_of(window, self.private.shown(window.signal, reading))
+        shown = self.private.shown(window.signal, reading.value)
+        truth = truth_of(window, replace(reading, value=shown))
         charge = replace(seat.charge, asked_at=window.round_one_opens)
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:

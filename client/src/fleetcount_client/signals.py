@@ -1,33 +1,75 @@
 """Where a device's truth comes from: a VSS path and the program's own way to read it.
 
-Reads a signal when asked and at no other time; never keeps, logs or shows what it read.
+Reads a signal when asked and at no other time; never keeps, logs or shows what it read, and waits for nothing without
+an end.
 """
 
 import asyncio
 import inspect
 import json
-import math
+import os
+import stat
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
-from typing import Final, Protocol, cast, runtime_checkable
+from typing import BinaryIO, Final, Protocol, cast, runtime_checkable
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.window.domain import Signal, ValueDomain
+from fleetcount_protocol.window.domain import Bins, ValueDomain, misfit
+from fleetcount_protocol.window.signal import Kind, Number, Signal, converted, exact, kind_of
+
+from fleetcount_client.units import conversion
 
 MAX_SIGNAL_BYTES: Final = 4096
 _POSITION_PARTS: Final = 2
 _LONGEST_READ_S: Final = 30.0
 """A coroutine that takes longer has no value: the window goes on."""
 
-Reading = Signal | frozenset[str] | frozenset[tuple[float, float]]
-"""What a source returns: one signal, or the set of all values that hold, which only vector Mangat can ask for."""
-
-SignalSource = Callable[[], Reading | Awaitable[Reading]]
-"""A program's own function: returns what the signal is now, or None when it has no value; may be a coroutine's."""
+Said = Signal | frozenset[str] | frozenset[tuple[Number, Number]]
+"""What a source says: one signal, or the set of all values that hold, which only vector Mangat can ask for."""
 
 
 class SignalUnavailable(Exception):  # noqa: N818 - a state of the world, not a mistake of the program
-    """A source says: there is no value now. The device then answers "none of them"."""
+    """A source says: there is no value now, for a reason that holds no value. The device answers "none of them"."""
+
+
+class SignalFault(SignalUnavailable):
+    """A source says: what it reads is no value and will not become one; its owner should know."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What a signal is now: its value in its unit ("" if not known), and how old it is (None if not known).
+
+    Without a value `why_none` says why, if anything does. `fault` says why what was read is never a value. None of the
+    texts holds a value.
+    """
+
+    value: Said = field(default=None, repr=False)
+    unit: str = ""
+    age_s: float | None = None
+    why_none: str = ""
+    fault: str = ""
+
+
+SignalSource = Callable[[], Said | Reading | Awaitable[Said | Reading]]
+"""A program's own function: returns what the signal is now, or None when it has no value; may be a coroutine's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """What is known of a source before it is read: kind, unit, least and largest of its readings, as far as known.
+
+    `wrong` says why it can never be read as its configuration means, "" if it can.
+    """
+
+    kind: Kind | None = None
+    unit: str = ""
+    low: Fraction | None = None
+    high: Fraction | None = None
+    wrong: str = ""
 
 
 @runtime_checkable
@@ -39,16 +81,75 @@ class PlacedSource(Protocol):
         ...
 
 
-def misplaced(signals: Mapping[str, SignalSource], path: str, domain: ValueDomain) -> str:
-    """Return why the source of a path cannot say a place of a domain; "" if it may, or does not know where it is."""
-    source = signals.get(path)
-    return source.misplaced(domain) if isinstance(source, PlacedSource) else ""
+@runtime_checkable
+class DescribedSource(Protocol):
+    """A source that knows what it reads."""
+
+    def described(self) -> Description:
+        """Return what is known of its readings now."""
+        ...
 
 
-def constant(value: Reading) -> Callable[[], Reading]:
+@runtime_checkable
+class LearningSource(Protocol):
+    """A source that can ask what it reads."""
+
+    async def learn(self) -> None:
+        """Ask once, within seconds; what could not be asked is asked again at the next call."""
+        ...
+
+
+async def learn(signals: Mapping[str, SignalSource], path: str) -> None:
+    """Let the source of a path ask what it reads, if it can."""
+    source: object = signals.get(path)
+    if isinstance(source, LearningSource):
+        await source.learn()
+
+
+def unfit(signals: Mapping[str, SignalSource], path: str, domain: ValueDomain) -> str:
+    """Return why no reading of the source of a path is ever a value of a domain; "" if one may be, or nobody knows."""
+    source: object = signals.get(path)
+    if isinstance(source, PlacedSource) and (why := source.misplaced(domain)):
+        return why
+    if not isinstance(source, DescribedSource):
+        return ""
+    known = source.described()
+    return known.wrong or (misfit(domain, known.kind) if known.kind else "") or _beyond(known, domain)
+
+
+def fault_of(reading: Reading, domain: ValueDomain) -> str:
+    """Return why what was read can never be a value of a domain, in words without it; "" where it may be one."""
+    if reading.fault or reading.value is None:
+        return reading.fault
+    values = reading.value if isinstance(reading.value, frozenset) else (reading.value,)
+    kinds = {kind for kind in map(kind_of, values) if kind is not None}
+    faults = sorted(filter(None, (misfit(domain, kind) for kind in kinds)))
+    return faults[0] if faults else _foreign(reading.unit, domain)
+
+
+def _foreign(unit: str, domain: ValueDomain) -> str:
+    if not isinstance(domain, Bins) or conversion(unit, domain.unit) is not None:
+        return ""
+    return f"its unit is {unit!r}, and the question's {domain.unit!r}, which measures something else"
+
+
+def _beyond(known: Description, domain: ValueDomain) -> str:
+    """Return why no reading of a unit and a range is in any of a domain's bins; "" where one may be."""
+    if not isinstance(domain, Bins):
+        return ""
+    way = conversion(known.unit, domain.unit)
+    if way is None:
+        return _foreign(known.unit, domain)
+    low, high = (None if one is None else converted(one, way.factor, way.offset) for one in (known.low, known.high))
+    below = high is not None and high < domain.edges[0]
+    above = low is not None and not domain.open_above and low >= domain.edges[-1]
+    return "its range lies beyond all of the question's bins" if below or above else ""
+
+
+def constant(value: Said) -> Callable[[], Said]:
     """Return a source that always reads `value`."""
 
-    def read() -> Reading:
+    def read() -> Said:
         return value
 
     return read
@@ -57,8 +158,9 @@ def constant(value: Reading) -> Callable[[], Reading]:
 class FileSource:
     """Reads a small JSON file at each question: a number, a text, true or false, null, or [x, y] for a position.
 
-    A bare text that is no JSON is taken as it stands, without the white space around it. A file that is missing, empty,
-    larger than 4,096 bytes or of another shape reads as nothing, so that the device still answers: "none of them".
+    A bare text that is no JSON is taken as it stands, without the white space around it, and so is a number: 4.1 is
+    exactly that. A file that is missing, empty, no regular file, larger than 4,096 bytes or of another shape has no
+    value, so that the device still answers: "none of them".
     """
 
     __slots__ = ("_path",)
@@ -67,51 +169,81 @@ class FileSource:
         self._path = path
 
     def __call__(self) -> Signal:
-        """Return what the file says now, or None."""
+        """Return what the file says now.
+
+        Raises:
+            SignalUnavailable: nothing, and why; SignalFault where it says what is no signal.
+        """
+        with open_regular(self._path) as file:
+            data = file.read(MAX_SIGNAL_BYTES + 1)
+        if len(data) > MAX_SIGNAL_BYTES:
+            raise SignalFault(f"the file has more than {MAX_SIGNAL_BYTES} bytes")
         try:
-            with self._path.open("rb") as file:
-                data = file.read(MAX_SIGNAL_BYTES + 1)
-            text = data.decode("utf-8").strip()
-        except (OSError, UnicodeDecodeError):
-            return None
-        return None if len(data) > MAX_SIGNAL_BYTES or not text else _parse(text)
+            text = data.decode("utf-8-sig").strip()
+        except UnicodeDecodeError:
+            raise SignalFault("the file is not UTF-8") from None
+        if not text:
+            raise SignalUnavailable("the file is empty")
+        try:
+            value = json_of(text)
+        except (ValueError, RecursionError):
+            return text
+        return signal_of(value)
 
 
-def _parse(text: str) -> Signal:
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file; a pipe or a device, which could hold the program, is not even opened.
+
+    Raises:
+        SignalUnavailable: it is something else, or cannot be opened.
+    """
     try:
-        value = cast("object", json.loads(text))
-    except (ValueError, RecursionError):
-        return text
-    return signal_of(value)
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise SignalUnavailable("it is no regular file")
+        # What took its place meanwhile does not hold the program either.
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except OSError as error:
+        raise SignalUnavailable(f"the file cannot be read ({error.strerror})") from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise SignalUnavailable("it is no regular file")
+    return file
+
+
+def json_of(text: str | bytes) -> object:
+    """Return what a JSON text says, with its numbers as it writes them; NaN and infinities are None.
+
+    Raises:
+        ValueError, RecursionError: it is no JSON.
+    """
+    return cast("object", json.loads(text, parse_float=Decimal, parse_constant=lambda _: None))
 
 
 def signal_of(value: object) -> Signal:
-    """Return what a value of JSON is as a signal: a number, a text, true, false, or [x, y]; None for anything else."""
+    """Return what a value of JSON is as a signal: a number, a text, true, false, or [x, y]; None of null.
+
+    Raises:
+        SignalFault: it is something else.
+    """
+    if value is None or isinstance(value, bool | str):
+        return value
     if isinstance(value, list):
         return _position(cast("list[object]", value))
-    if isinstance(value, bool | str):
-        return value
-    return _number(value)
+    if isinstance(value, int | Decimal):
+        return value if exact(value) is not None else None
+    raise SignalFault(f"it is {Kind.OTHER.value}")
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, int | float):
+def _position(parts: list[object]) -> Signal:
+    if len(parts) == _POSITION_PARTS and None in parts:
         return None
-    try:
-        return value if math.isfinite(value) else None
-    except OverflowError:
-        return None
-
-
-def _position(parts: list[object]) -> tuple[float, float] | None:
-    numbers = [_number(part) for part in parts]
-    if len(numbers) != _POSITION_PARTS or numbers[0] is None or numbers[1] is None:
-        return None
-    return numbers[0], numbers[1]
+    if len(parts) != _POSITION_PARTS or None in map(exact, parts):
+        raise SignalFault(f"it is {Kind.OTHER.value}, and a position is two numbers")
+    return cast("tuple[Number, Number]", tuple(parts))
 
 
 async def read_signal(signals: Mapping[str, SignalSource], path: str) -> Reading:
-    """Return what the signal at a VSS path is now; None when it has no value, cannot be read, or takes over 30 s.
+    """Return what the signal at a VSS path is now, without a value when it cannot be read or takes over 30 s.
 
     A device without a value answers "none of them": silence would tell (docs/embedding.md, "Signals"). OSError,
     ValueError, LookupError and ArithmeticError of a source count as "no value"; any other error is passed on.
@@ -122,11 +254,25 @@ async def read_signal(signals: Mapping[str, SignalSource], path: str) -> Reading
     source = signals.get(path)
     if source is None:
         raise UsageError(f"no source for the signal {path!r}; configured are {sorted(signals)}")
+    return await read_source(source)
+
+
+async def read_source(source: SignalSource) -> Reading:
+    """Return what one source says now, as `read_signal` does."""
     try:
-        reading = source()
-        if inspect.isawaitable(reading):
+        said = source()
+        if inspect.isawaitable(said):
             async with asyncio.timeout(_LONGEST_READ_S):
-                return await reading
-    except (SignalUnavailable, OSError, ValueError, LookupError, ArithmeticError):
-        return None
+                said = await said
+    except SignalFault as error:
+        return Reading(fault=str(error))
+    except SignalUnavailable as error:
+        return Reading(why_none=str(error) or "there is no value now")
+    except TimeoutError:
+        return Reading(why_none="it did not answer in time")
+    except (OSError, ValueError, LookupError, ArithmeticError) as error:
+        return Reading(why_none=f"reading it failed ({type(error).__name__})")
+    reading = said if isinstance(said, Reading) else Reading(value=said)
+    if reading.value is None and not reading.why_none and not reading.fault:
+        return replace(reading, why_none="there is no value now")
     return reading

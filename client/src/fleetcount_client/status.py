@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 
 from fleetcount_protocol.window.window import Window
 
-from fleetcount_client.contact import Contact, Contacts, DeviceStatus
+from fleetcount_client.contact import Contact, Contacts, DeviceStatus, SignalStatus
 from fleetcount_client.outcome import Outcome
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import Spool
@@ -21,6 +21,7 @@ def status_of(
     *,
     waits: Callable[[], PolicyRefusal | None],
     sources: tuple[Contact, ...],
+    signals: tuple[SignalStatus, ...],
     now: float,
 ) -> DeviceStatus:
     """Return the status of a device; `waits` says why it answers nothing yet, and begins a new ledger.
@@ -38,6 +39,7 @@ def status_of(
         next_at=None if moment is None else max(now, moment),
         why_silent="" if ahead else _why_silent(spool, contacts, waits, [(one.name, one.reason) for one in refused]),
         sources=sources,
+        signals=signals,
     )
 
 

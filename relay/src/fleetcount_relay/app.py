@@ -26,7 +26,7 @@ from fleetcount_transport.operator_pages import health_pages, metrics_page, serv
 from fleetcount_transport.toml_table import ConfigError
 
 from fleetcount_relay.config import RelayConfig
-from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, upstream_options
+from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, open_upstream
 from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_relay.readiness import RelayReadiness
 from fleetcount_relay.service import RelayShell
@@ -120,8 +120,7 @@ async def _forwarders(
     """Open the channels to the aggregators, and close them at the end."""
     limits = ForwardingLimits(linger_s=config.relay.linger_s, call_timeout_s=config.relay.call_timeout_s)
     channels: dict[str, grpc.aio.Channel] = {
-        one.id: grpc.aio.secure_channel(one.endpoint, tls.upstream, options=upstream_options(AggregatorId(one.id)))
-        for one in config.aggregators
+        one.id: open_upstream(AggregatorId(one.id), one.endpoint, tls.upstream) for one in config.aggregators
     }
     forwarders = {
         name: Forwarder(Upstream(aggregator_id=AggregatorId(name), channel=channel), metrics, limits)

@@ -12,6 +12,7 @@ from itertools import groupby
 from typing import Final
 
 import grpc
+import grpc.aio
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId
@@ -24,6 +25,7 @@ from fleetcount_protocol.wire.device_columns import (
     InstalmentReplyColumns,
     Upload,
 )
+from fleetcount_transport.channels import open_channel
 from fleetcount_transport.logs import log
 from fleetcount_transport.lost_reasons import call_reason
 
@@ -73,18 +75,13 @@ class _Waiting:
     answer: "asyncio.Future[InstalmentReplyColumns]"
 
 
-def upstream_options(aggregator_id: AggregatorId) -> list[tuple[str, int | str]]:
-    """Return the options of a channel to an aggregator."""
-    return [
-        ("grpc.ssl_target_name_override", str(aggregator_id)),
+def open_upstream(aggregator_id: AggregatorId, endpoint: str, credentials: grpc.ChannelCredentials) -> grpc.aio.Channel:
+    """Return a channel to an aggregator, whose certificate must carry its id."""
+    limits = (
         ("grpc.max_receive_message_length", MAX_QUESTION_LIST_BYTES + _HEADROOM_BYTES),
         ("grpc.max_send_message_length", MAX_BATCH_BYTES + _HEADROOM_BYTES),
-        ("grpc.enable_retries", 0),
-        ("grpc.initial_reconnect_backoff_ms", 200),
-        ("grpc.max_reconnect_backoff_ms", 5_000),
-        ("grpc.keepalive_time_ms", 20_000),
-        ("grpc.keepalive_timeout_ms", 10_000),
-    ]
+    )
+    return open_channel(endpoint, credentials, name=aggregator_id, options=limits)
 
 
 class Forwarder:

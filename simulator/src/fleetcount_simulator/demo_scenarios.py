@@ -25,10 +25,10 @@ from fleetcount_protocol.window.domain import (
     Categories,
     Frame,
     Prefixes,
-    Signal,
     SquareGrid,
     ValueDomain,
 )
+from fleetcount_protocol.window.signal import Signal, converted
 from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 from fleetcount_simulator.errors import ScenarioError
@@ -38,7 +38,7 @@ from fleetcount_simulator.truths import Truths
 LOCATION: Final = "Vehicle.CurrentLocation"
 SPEED: Final = "Vehicle.Speed"
 CATEGORY: Final = "Vehicle.Category"
-KMH: Final = 3.6
+KMH: Final = Fraction(18, 5)
 # The corner lies 50 m outside the network's frame, so that every position of the extract is inside the grid.
 BOLOGNA_GRID: Final = SquareGrid(
     x0=Fraction(-50),
@@ -193,8 +193,12 @@ def positions(fleets: Sequence[Fleet]) -> tuple[tuple[Signal, ...], ...]:
 
 
 def speeds(fleets: Sequence[Fleet]) -> tuple[tuple[Signal, ...], ...]:
-    """Return each vehicle's speed by window, in km/h."""
-    return tuple(tuple(None if one is None else one.speed_mps * KMH for one in fleet) for fleet in fleets)
+    """Return what each vehicle's speed reads by window, km/h."""
+    return tuple(tuple(None if one is None else _kmh(one.speed_mps) for one in fleet) for fleet in fleets)
+
+
+def _kmh(speed_mps: float) -> float:
+    return float(converted(speed_mps, KMH, Fraction(0)) or 0)
 
 
 def bologna_position(traces: Traces, vehicles: int, seed: int, windows: int = 1) -> Scenario:

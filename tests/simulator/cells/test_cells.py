@@ -42,7 +42,8 @@ def at(x: list[float] | Floats, y: list[float] | Floats, **more: Any) -> Positio
 
 coordinates = st.lists(
     st.tuples(st.floats(-2000, 2000), st.floats(-2000, 2000))
-    | st.tuples(st.integers(-80, 80), st.integers(-80, 80)).map(lambda pair: (pair[0] * 12.5, pair[1] * 12.5)),
+    | st.tuples(st.integers(-80, 80), st.integers(-80, 80)).map(lambda pair: (pair[0] * 12.5, pair[1] * 12.5))
+    | st.tuples(st.integers(-9, 9), st.integers(-9, 9)).map(lambda pair: (pair[0] * 100.3, pair[1] * 100.3)),
     min_size=1,
     max_size=30,
 )
@@ -59,9 +60,7 @@ def test_squares_agree_with_the_domain_devices_use(points: list[tuple[float, flo
     grid = made.question.domain
     assert isinstance(grid, SquareGrid)
     assert (grid.columns, grid.rows) == (5, 3)
-    # A border that is no float lies within a rounding of where the domain has it.
-    exact = size != "100.3"
-    assert [int(value) for value in values] == [grid.value_of(point) for point in points] or not exact
+    assert [int(value) for value in values] == [grid.value_of(point) for point in points]
 
 
 @given(coordinates)

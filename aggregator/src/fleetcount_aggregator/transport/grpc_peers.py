@@ -66,6 +66,7 @@ from fleetcount_protocol.wire.question import (
     INSTALL_QUESTION_ANSWER,
 )
 from fleetcount_protocol.wire.strict import WireMessage
+from fleetcount_transport.channels import open_channel
 from fleetcount_transport.lost_reasons import call_reason
 
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
@@ -131,7 +132,7 @@ class GrpcPeer:
         self._channels: list[grpc.aio.Channel] = []
         if credentials is None:
             self._metadata = ((CLAIM_HEADER, caller),)
-            self._channels.append(grpc.aio.insecure_channel(endpoint, options=self._options))
+            self._channels.append(open_channel(endpoint, None, options=self._options))
         else:
             self._options.append(("grpc.ssl_target_name_override", str(peer_id)))
         self._timeout_s = timeout_s
@@ -142,7 +143,7 @@ class GrpcPeer:
         credentials = self._credentials() if callable(self._credentials) else self._credentials
         if credentials is not self._in_use and credentials is not None:
             self._in_use = credentials
-            self._channels.append(grpc.aio.secure_channel(self._endpoint, credentials, options=self._options))
+            self._channels.append(open_channel(self._endpoint, credentials, options=self._options))
         return self._channels[-1]
 
     async def close(self) -> None:

@@ -12,6 +12,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_transport.admission.admission import Admission
 from fleetcount_transport.admission.grpc_admission import Call, GrpcAdmission, Name
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
+from fleetcount_transport.channels import open_channel
 from fleetcount_transport.listening import grpc_server
 from fleetcount_transport.lost_reasons import call_reason
 
@@ -152,10 +153,10 @@ class ReplicaCalls:
             ("grpc.enable_retries", 0),
         ]
         if credentials is None:
-            channel = grpc.aio.insecure_channel(address, options=options)
+            channel = open_channel(address, None, options=options)
         else:
             options.append(("grpc.ssl_target_name_override", str(self._own)))
-            channel = grpc.aio.secure_channel(address, credentials, options=options)
+            channel = open_channel(address, credentials, options=options)
         self._channels[address] = channel
         return channel
 

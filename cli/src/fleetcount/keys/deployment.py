@@ -31,6 +31,8 @@ from fleetcount.command.options import EPSILON, Count, check_output_directory, w
 from fleetcount.keys.descriptors import check_names, encode_descriptor, toml_text
 
 MAX_DEVICES = 10_000
+_BRAKES: Final = "Vehicle.Chassis.IsBrakesWorn"
+"""Whether any wheel's brake is worn; of each wheel a file says it."""
 _DIRECTORY_MODE: Final = 0o700
 
 
@@ -330,7 +332,7 @@ def _device_toml(deployment: Deployment, transport: str) -> str:
     rows += [
         "",
         "[policy]                            # what the owner allows; a window beyond any of these is refused",
-        'signals = ["Vehicle.CurrentLocation", "Vehicle.Speed", "Vehicle.Category"]',
+        f'signals = ["Vehicle.CurrentLocation", "Vehicle.Speed", "Vehicle.Category", "{_BRAKES}"]',
         'largest_epsilon = "1"               # of one release, public view',
         'largest_sampling_rate = "0.5"       # the chance that all aggregators together see the truth',
         "smallest_min_batch_size = 2         # a test deployment counts small fleets; a real owner asks for more",
@@ -349,4 +351,6 @@ def _device_toml(deployment: Deployment, transport: str) -> str:
         ]
     for signal in ("CurrentLocation", "Speed", "Category"):
         rows += ["", f'[signals."Vehicle.{signal}"]', f'file = "{signal.lower()}.json"']
+    wheels = ", ".join(f'"worn-{row}-{side}.json"' for row in ("front", "rear") for side in ("left", "right"))
+    rows += ["", f'[signals."{_BRAKES}"]', f"file = [{wheels}]", 'type = "boolean"', "any = true"]
     return "\n".join(rows) + "\n"

@@ -47,7 +47,7 @@ from fleetcount.question.spec import read_spec
 
 _FILE = click.Path(path_type=Path)
 _WIDEST: Final = 100
-_SAMPLES: Final = ("window", "month", "drill-down")
+_SAMPLES: Final = ("window", "brakes", "month", "drill-down")
 
 
 @click.command("create", cls=StrictCommand)
@@ -73,8 +73,8 @@ def create(spec: Path | None, sample: str | None, output: Path, epsilon: Fractio
                     epsilon (of the whole question), noise_epsilon, sd, variance (of each noise)
     [[aggregators]] their descriptor files, the leader's first
 
-    With --sample: of one window, of a month of hourly windows, or a drill-down, each counted from submission. In the
-    directory that `fleetcount keys init` made, which has the descriptors that they name:
+    With --sample: of one window (speeds, or worn brakes), of a month of hourly windows, or a drill-down, each counted
+    from submission. In the directory that `fleetcount keys init` made, which has the descriptors that they name:
     fleetcount question create --sample month --output deployment/month.question
     """
     check_name(output)

@@ -8,8 +8,7 @@ from typing import Any, Final, Self
 
 import grpc
 import grpc.aio
-from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import QuestionId, WindowId, is_loopback, split_endpoint
+from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES
 from fleetcount_protocol.messages import QuestionQuery, ReleaseAnswer, ReleaseQuery
 from fleetcount_protocol.question.orders import QuestionOrder, verify_orders
@@ -17,6 +16,7 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY
+from fleetcount_transport.channels import open_channel
 from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.toml_table import read_toml
 
@@ -123,13 +123,5 @@ def _channel(name: str, endpoint: str, credentials: grpc.ChannelCredentials | No
     Raises:
         UsageError: no credentials, and the endpoint is not on this machine.
     """
-    options: list[tuple[str, Any]] = [
-        ("grpc.max_receive_message_length", MAX_RECORD_BYTES + 65_536),
-        ("grpc.enable_retries", 0),
-    ]
-    if credentials is not None:
-        options.append(("grpc.ssl_target_name_override", name))
-        return grpc.aio.secure_channel(endpoint, credentials, options=options)
-    if not is_loopback(split_endpoint(endpoint)[0]):
-        raise UsageError(f"{endpoint} is not on this machine; without TLS only loopback is asked")
-    return grpc.aio.insecure_channel(endpoint, options=options)
+    limit = ("grpc.max_receive_message_length", MAX_RECORD_BYTES + 65_536)
+    return open_channel(endpoint, credentials, name=name, options=(limit,))

@@ -6,7 +6,9 @@ Prints what was answered and refused; never a truth, a coin or a key.
 import asyncio
 import contextlib
 import logging
+import os
 import signal
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
@@ -49,6 +51,8 @@ CONFIG = click.option(
     "--config", "config", required=True, metavar="FILE.toml", type=click.Path(path_type=Path), help="The device's file."
 )
 _LAST_TIME: Final = 253_402_300_799
+_LONGEST_END_S: Final = 5.0
+"""How long after SIGTERM the process is still there, at most."""
 
 
 @click.command("ledger", cls=StrictCommand)
@@ -356,16 +360,34 @@ def run(config: Path, once: bool) -> None:
 
 
 async def _run(unit: Device, *, once: bool) -> tuple[Outcome, ...]:
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    if task is not None:
-        with contextlib.suppress(NotImplementedError):  # No signal handlers on some platforms' loops.
-            loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    async with unit:
-        if once:
-            return await unit.answer()
-        await unit.serve()
+    with _ended_by_sigterm():
+        async with unit:
+            if once:
+                return await unit.answer()
+            await unit.serve()
     return ()
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Cancel the present task at SIGTERM, and end the process when that has not ended it within seconds."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    ending: list[threading.Timer] = []
+
+    def stop(*_: object) -> None:
+        if task is not None:
+            loop.call_soon_threadsafe(task.cancel)
+        # A loop that a source holds runs nothing; what is begun is stored, as before a power cut.
+        ending.append(threading.Timer(_LONGEST_END_S, os._exit, [ExitCode.OK]))
+        ending[-1].daemon = True
+        ending[-1].start()
+
+    # Not a handler of the loop, which waits for its turn: this one also interrupts a call that waits.
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _log_to_stderr() -> None:
@@ -383,6 +405,8 @@ def _conclude(outcomes: Iterable[Outcome]) -> None:
         click.echo(
             one_line(f"{outcome.kind.value:<10} {outcome.window_id.hex()[:12]}  {outcome.name}  {outcome.reason}")
         )
+        if outcome.fault:
+            click.echo(one_line(f"{'':<10} answered as none of the values: {outcome.fault}"))
     if not outcomes:
         click.echo("no question on offer")
     kinds = [outcome.kind for outcome in outcomes]

@@ -25,6 +25,7 @@ from fleetcount_client.config import DeviceSettings, load_settings
 from fleetcount_protocol.channel.certificates import Purpose, aggregator_names, load_authorities, load_certificate
 from fleetcount_protocol.channel.user_names import certified_name, slot_name
 from fleetcount_protocol.errors import FleetcountError, UsageError
+from fleetcount_protocol.question.question import Question
 from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.command.base import CheckFailedError, StrictCommand, one_line
@@ -41,6 +42,7 @@ from fleetcount.run.doctor_checks import (
     check_modes,
     check_port,
     check_running,
+    check_signal,
     check_versions,
     guarded,
     ok,
@@ -218,7 +220,8 @@ def doctor(path: Path, as_json: bool) -> None:
     """Check a configuration file and everything it names.
 
     Configuration, versions, keys, certificate chain and expiry, file modes, clock, disk room, whether the other
-    parties answer, and what a running aggregator or relay says of itself. Prints one line a check: ok, note or
+    parties answer, and what a running aggregator or relay says of itself. A device's signals are each read once: found,
+    type, unit, age, and whether they fit the questions on offer; never a value. Prints one line a check: ok, note or
     FAILED. Exit code 1 when a check failed.
     """
     findings = asyncio.run(_examine(path))
@@ -290,21 +293,22 @@ async def _device(path: Path) -> list[Finding]:
     authority = settings.grpc.ca_file if settings.grpc is not None else None
     if authority is not None:
         findings.append(guarded("authority of aggregators", lambda: check_authority(authority, now)))
-    findings.append(await _offer(settings))
-    return findings
+    offered, questions = await _offer(settings)
+    signals = await asyncio.gather(*(check_signal(settings.signals, path, questions) for path in settings.signals))
+    return [*findings, offered, *signals]
 
 
-async def _offer(settings: DeviceSettings) -> Finding:
+async def _offer(settings: DeviceSettings) -> tuple[Finding, tuple[Question, ...]]:
     """Ask for the questions on offer, as the device itself would."""
     transport = transport_of(settings)
     try:
         offers = await transport.list_questions()
     except FleetcountError as error:
-        return Finding(what="aggregators", severity=Severity.FAILED, text=str(error))
+        return Finding(what="aggregators", severity=Severity.FAILED, text=str(error)), ()
     finally:
         await transport.close()
-    questions = {offer.signed.question.question_id for offer in offers}
-    return ok("aggregators", f"{len(questions)} questions on offer")
+    questions = {offer.signed.question.question_id: offer.signed.question for offer in offers}
+    return ok("aggregators", f"{len(questions)} questions on offer"), tuple(questions.values())
 
 
 def _reader(path: Path) -> list[Finding]:

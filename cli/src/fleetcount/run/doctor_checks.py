@@ -10,7 +10,7 @@ import platform
 import shutil
 import socket
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError, version
@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from fleetcount_client.signals import Reading, SignalSource, fault_of, learn, read_signal, unfit
 from fleetcount_protocol.channel.certificates import (
     Purpose,
     load_authorities,
@@ -29,6 +30,8 @@ from fleetcount_protocol.channel.certificates import (
 from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.ids import split_endpoint
+from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.signal import kind_of
 from fleetcount_transport.denials import DenySource
 from fleetcount_transport.server_config import MetricsTable
 
@@ -225,3 +228,33 @@ def check_running(metrics: MetricsTable | None) -> list[Finding]:
         if wrong
         else ok("running server", "says that it is ready")
     ]
+
+
+async def check_signal(signals: Mapping[str, SignalSource], path: str, questions: Iterable[Question]) -> Finding:
+    """Read a device's signal once and say what it is: of which kind, in which unit, how old, and what it answers.
+
+    It must not say the value.
+    """
+    what = f"signal {path}"
+    await learn(signals, path)
+    reading = await read_signal(signals, path)
+    about = [question for question in questions if question.signal == path]
+    faults = {one.name: unfit(signals, path, one.domain) or fault_of(reading, one.domain) for one in about}
+    told = [f"never answers {name!r}: {why}" for name, why in faults.items() if why]
+    told += [f"fits {name!r}" for name, why in faults.items() if not why]
+    if reading.fault:
+        return Finding(what=what, severity=Severity.FAILED, text="; ".join([f"no signal: {reading.fault}", *told]))
+    if any(faults.values()):
+        return Finding(what=what, severity=Severity.FAILED, text="; ".join([_found(reading), *told]))
+    severity = Severity.NOTE if reading.value is None else Severity.OK
+    return Finding(what=what, severity=severity, text="; ".join([_found(reading), *told]))
+
+
+def _found(reading: Reading) -> str:
+    age = "" if reading.age_s is None else f", {reading.age_s:.0f} s old"
+    if reading.value is None:
+        return f"no value{age}: {reading.why_none}"
+    kind = kind_of(reading.value)
+    found = "a set of names" if isinstance(reading.value, frozenset) else "nothing" if kind is None else kind.value
+    unit = f" in {reading.unit}" if reading.unit else ""
+    return f"found {found}{unit}{age}"

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"fleetcount_protocol/v1/kuksa.proto\x12\x1c\x66leetcount_protocol.v1.kuksa\x1a\x1fgoogle/protobuf/timestamp.proto\"2\n\x08SignalID\x12\x0c\n\x02id\x18\x01 \x01(\x05H\x00\x12\x0e\n\x04path\x18\x02 \x01(\tH\x00\x42\x08\n\x06signal\"N\n\x10GetValuesRequest\x12:\n\nsignal_ids\x18\x01 \x03(\x0b\x32&.fleetcount_protocol.v1.kuksa.SignalID\"Q\n\x11GetValuesResponse\x12<\n\x0b\x64\x61ta_points\x18\x01 \x03(\x0b\x32\'.fleetcount_protocol.v1.kuksa.Datapoint\"n\n\tDatapoint\x12-\n\ttimestamp\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.fleetcount_protocol.v1.kuksa.Value\"\xe4\x01\n\x05Value\x12\x10\n\x06string\x18\x0b \x01(\tH\x00\x12\x0e\n\x04\x62ool\x18\x0c \x01(\x08H\x00\x12\x0f\n\x05int32\x18\r \x01(\x11H\x00\x12\x0f\n\x05int64\x18\x0e \x01(\x12H\x00\x12\x10\n\x06uint32\x18\x0f \x01(\rH\x00\x12\x10\n\x06uint64\x18\x10 \x01(\x04H\x00\x12\x0f\n\x05\x66loat\x18\x11 \x01(\x02H\x00\x12\x10\n\x06\x64ouble\x18\x12 \x01(\x01H\x00\x12\x41\n\x0cstring_array\x18\x15 \x01(\x0b\x32).fleetcount_protocol.v1.kuksa.StringArrayH\x00\x42\r\n\x0btyped_value\"\x1d\n\x0bStringArray\x12\x0e\n\x06values\x18\x01 \x03(\tb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\"fleetcount_protocol/v1/kuksa.proto\x12\x1c\x66leetcount_protocol.v1.kuksa\x1a\x1fgoogle/protobuf/timestamp.proto\"2\n\x08SignalID\x12\x0c\n\x02id\x18\x01 \x01(\x05H\x00\x12\x0e\n\x04path\x18\x02 \x01(\tH\x00\x42\x08\n\x06signal\"N\n\x10GetValuesRequest\x12:\n\nsignal_ids\x18\x01 \x03(\x0b\x32&.fleetcount_protocol.v1.kuksa.SignalID\"Q\n\x11GetValuesResponse\x12<\n\x0b\x64\x61ta_points\x18\x01 \x03(\x0b\x32\'.fleetcount_protocol.v1.kuksa.Datapoint\"n\n\tDatapoint\x12-\n\ttimestamp\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x32\n\x05value\x18\x02 \x01(\x0b\x32#.fleetcount_protocol.v1.kuksa.Value\"\xe4\x01\n\x05Value\x12\x10\n\x06string\x18\x0b \x01(\tH\x00\x12\x0e\n\x04\x62ool\x18\x0c \x01(\x08H\x00\x12\x0f\n\x05int32\x18\r \x01(\x11H\x00\x12\x0f\n\x05int64\x18\x0e \x01(\x12H\x00\x12\x10\n\x06uint32\x18\x0f \x01(\rH\x00\x12\x10\n\x06uint64\x18\x10 \x01(\x04H\x00\x12\x0f\n\x05\x66loat\x18\x11 \x01(\x02H\x00\x12\x10\n\x06\x64ouble\x18\x12 \x01(\x01H\x00\x12\x41\n\x0cstring_array\x18\x15 \x01(\x0b\x32).fleetcount_protocol.v1.kuksa.StringArrayH\x00\x42\r\n\x0btyped_value\"3\n\x13ListMetadataRequest\x12\x0c\n\x04root\x18\x01 \x01(\t\x12\x0e\n\x06\x66ilter\x18\x02 \x01(\t\"P\n\x14ListMetadataResponse\x12\x38\n\x08metadata\x18\x01 \x03(\x0b\x32&.fleetcount_protocol.v1.kuksa.Metadata\"\xb1\x01\n\x08Metadata\x12\x0c\n\x04path\x18\t \x01(\t\x12\x11\n\tdata_type\x18\x0b \x01(\x05\x12\x12\n\nentry_type\x18\x0c \x01(\x05\x12\x0c\n\x04unit\x18\x10 \x01(\t\x12\x30\n\x03min\x18\x12 \x01(\x0b\x32#.fleetcount_protocol.v1.kuksa.Value\x12\x30\n\x03max\x18\x13 \x01(\x0b\x32#.fleetcount_protocol.v1.kuksa.Value\"\x1d\n\x0bStringArray\x12\x0e\n\x06values\x18\x01 \x03(\tb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -42,6 +42,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_DATAPOINT']._serialized_end=426
   _globals['_VALUE']._serialized_start=429
   _globals['_VALUE']._serialized_end=657
-  _globals['_STRINGARRAY']._serialized_start=659
-  _globals['_STRINGARRAY']._serialized_end=688
+  _globals['_LISTMETADATAREQUEST']._serialized_start=659
+  _globals['_LISTMETADATAREQUEST']._serialized_end=710
+  _globals['_LISTMETADATARESPONSE']._serialized_start=712
+  _globals['_LISTMETADATARESPONSE']._serialized_end=792
+  _globals['_METADATA']._serialized_start=795
+  _globals['_METADATA']._serialized_end=972
+  _globals['_STRINGARRAY']._serialized_start=974
+  _globals['_STRINGARRAY']._serialized_end=1003
 # @@protoc_insertion_point(module_scope)

@@ -16,6 +16,7 @@ from fleetcount_mechanisms.errors import MechanismError
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_TEXT_BYTES
+from fleetcount_protocol.window.signal import Kind, Signal, decimal_text, exact, name_of
 
 MAX_VALUES: Final = 4095
 """Largest V: explicit shares go up to L = V + 1 = 4,096 elements (docs/wire.md, "Sizes")."""
@@ -23,20 +24,10 @@ MAX_VALUES: Final = 4095
 MAX_OPENED: Final = 4 * MAX_VALUES // 3 + 1
 """More numbers no release opens: squares of all zooms, and the participants."""
 
-Signal = float | str | bool | tuple[float, float] | None
-"""What a device reads: a number, a text, a truth value, a position (x, y) in the domain's own units, or nothing."""
-
 
 def _check_count(values: int, what: str) -> None:
     if not 1 <= values <= MAX_VALUES:
         raise QuestionError(f"{what} gives {values} values; a window has 1 to {MAX_VALUES}")
-
-
-def _exact(number: object) -> Fraction | None:
-    # A signal comes from an unknown program: anything but a finite number is "none of them" and must not raise.
-    if isinstance(number, bool) or not isinstance(number, int | float | Fraction):
-        return None
-    return None if isinstance(number, float) and not math.isfinite(number) else Fraction(number)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +53,11 @@ class Bins:
         return len(self.edges) - (0 if self.open_above else 1)
 
     def value_of(self, signal: Signal) -> int:
-        """Return the bin of a number, 1..V, or 0 for anything outside, missing, not finite or not a number."""
-        number = _exact(signal)
+        """Return the bin of a number, 1..V, or 0 for anything outside, missing, not finite or not a number.
+
+        A number on an edge is in the bin above it; which number a float is says `exact`.
+        """
+        number = exact(signal)
         if number is None:
             return 0
         index = bisect_right(self.edges, number)
@@ -71,8 +65,8 @@ class Bins:
 
     def label(self, value: int) -> str:
         """Return the bin's name for people, for example '[50, ∞) km/h'."""
-        low = self.edges[value - 1]
-        high = str(self.edges[value]) if value < len(self.edges) else "∞"
+        low = decimal_text(self.edges[value - 1])
+        high = decimal_text(self.edges[value]) if value < len(self.edges) else "∞"
         return f"[{low}, {high}) {self.unit}".rstrip()
 
 
@@ -99,9 +93,13 @@ class Categories:
         return len(self.names)
 
     def value_of(self, signal: Signal) -> int:
-        """Return the position of the text, 1..V, or 0 for any other text or nothing."""
+        """Return the position of the name, 1..V, or 0 for any other or nothing.
+
+        A truth value is named "true" or "false", a whole number by its digits, a text as it is in NFC (`name_of`).
+        """
+        name = name_of(signal)
         # By a table: a search would take the longer the later the name stands, and so tell it.
-        return self._places.get(signal, 0) if isinstance(signal, str) else 0
+        return 0 if name is None else self._places.get(name, 0)
 
     def label(self, value: int) -> str:
         """Return the name itself."""
@@ -172,7 +170,7 @@ class SquareGrid:
         """Return the square that holds the position, 1..V, or 0 outside the grid or if it is not a position."""
         if not isinstance(signal, tuple) or len(signal) != 2:
             return 0
-        x, y = (_exact(part) for part in signal)
+        x, y = (exact(part) for part in signal)
         if x is None or y is None:
             return 0
         column = math.floor((x - self.x0) / self.size)
@@ -283,7 +281,7 @@ class Prefixes:
 
     def value_of(self, signal: Signal) -> int:
         """Return the position of the prefix of a place, 1..V, or 0 for any other or what is no place."""
-        place = _exact(signal)
+        place = exact(signal)
         if place is None or place.denominator != 1:
             return 0  # A number that is no place has a prefix that is no cell.
         prefix = place.numerator >> PLACE_BITS - self.bits
@@ -296,6 +294,29 @@ class Prefixes:
 
 
 ValueDomain = Bins | Categories | SquareGrid | H3Cells | Prefixes
+
+_ASKED: Final = {
+    Bins: Kind.NUMBER,
+    SquareGrid: Kind.POSITION,
+    H3Cells: Kind.TEXT,
+    Prefixes: Kind.NUMBER,
+}
+_WHOLE: Final = re.compile("0|-?[1-9][0-9]*", re.ASCII)
+
+
+def misfit(domain: ValueDomain, kind: Kind) -> str:
+    """Return why no reading of a kind is ever a value of the domain, in words for the owner; "" where one may be."""
+    if not isinstance(domain, Categories):
+        asked = _ASKED[type(domain)]
+        return "" if kind is asked else f"it is {kind.value}, and the question asks for {asked.value}"
+    if kind is Kind.TEXT:
+        return ""
+    if kind is Kind.TRUTH_VALUE:
+        fits, which = not {"true", "false"}.isdisjoint(domain.names), "'true' or 'false'"
+    else:
+        fits, which = kind is Kind.NUMBER and any(map(_WHOLE.fullmatch, domain.names)), "a whole number"
+    named = f"and none of the question's names is {which}" if kind is not Kind.POSITION else "the question has names"
+    return "" if fits else f"it is {kind.value}, {named}"
 
 
 def zooms_of(domain: ValueDomain, count: int) -> Zooms | None:

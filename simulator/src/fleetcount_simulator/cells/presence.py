@@ -13,6 +13,7 @@ from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories
 from fleetcount_transport.settings import UnfitKeyError, setting, settings
 from fleetcount_transport.toml_values import Range
 
+from fleetcount_simulator.cells.borders import bins_of
 from fleetcount_simulator.cells.model import OUTSIDE, Cells, Frame, Positions, Values
 from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.model import AnswerSpace, Integers
@@ -41,7 +42,7 @@ class SpeedKeys:
     )
 
 
-_KMH: Final = 3.6
+_KMH: Final = Fraction(18, 5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +71,8 @@ class SpeedBins:
 
     def keys(self, positions: Positions) -> Integers:
         """Return the bin of every position's speed."""
-        speeds = np.zeros(0) if positions.speed_mps is None else positions.speed_mps * _KMH
-        return np.searchsorted(np.array([float(edge) for edge in self.edges]), speeds, side="right") + OUTSIDE
+        speeds = np.zeros(0) if positions.speed_mps is None else positions.speed_mps
+        return bins_of(speeds, self.edges, _KMH) + OUTSIDE
 
     def close(self, seen: Integers) -> Values:
         """Return all bins."""

@@ -14,6 +14,7 @@ from fleetcount_protocol.window.domain import MAX_VALUES, SquareGrid
 from fleetcount_transport.settings import UnfitKeyError, setting, settings
 from fleetcount_transport.toml_table import Table
 
+from fleetcount_simulator.cells.borders import steps_of
 from fleetcount_simulator.cells.model import OUTSIDE, Bounds, Cells, Floats, Frame, Positions, Values, check_count
 from fleetcount_simulator.cells.projection import Projection
 from fleetcount_simulator.cells.settings import ANY_LENGTH, Settings
@@ -62,7 +63,7 @@ class Squares:
         x, y = positions.x, positions.y
         if self.projection is not None:
             x, y = self.projection.to_metres(x, y)
-        columns, rows = _steps(x, self.x0, self.size), _steps(y, self.y0, self.size)
+        columns, rows = steps_of(x, self.x0, self.size), steps_of(y, self.y0, self.size)
         if self.shape is None:
             inside = (np.abs(columns) < _HALF) & (np.abs(rows) < _HALF)
         else:
@@ -162,17 +163,3 @@ def _to_millimetres(metres: float) -> Fraction:
 
 def _packed(columns: Integers, rows: Integers) -> Integers:
     return np.asarray((rows + _HALF) * (2 * _HALF) + (columns + _HALF), dtype=np.int64)
-
-
-def _steps(positions: Floats, start: Fraction, size: Fraction) -> Floats:
-    """Return how many whole sides each position lies beyond `start`.
-
-    Rounding may lift the quotient to a whole number that the position has not reached, or drop it below one that it
-    has; one comparison with the borders themselves corrects both. Borders are exact where they are floats, like whole
-    metres.
-    """
-    first, side = float(start), float(size)
-    steps = np.floor((positions - first) / side)
-    steps -= positions < first + steps * side
-    steps += positions >= first + (steps + 1) * side
-    return steps

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.window.domain import Signal
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
+from fleetcount_protocol.window.signal import Signal
 
 OWN: Final = "own"
 SHARED: Final = "shared"

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 import grpc
 import grpc.aio
@@ -31,6 +31,7 @@ from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.question.signing import encode_signed_question, sign_question, signed_question
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
+from fleetcount_transport.channels import open_channel
 
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.brokers import StartedBroker, start_broker
@@ -222,15 +223,13 @@ class Parties:
     def _channel(self, position: int) -> grpc.aio.Channel:
         if position not in self._channels:
             aggregator = self.deployment.aggregators[position]
-            options: list[tuple[str, Any]] = [
+            options = (
                 ("grpc.max_receive_message_length", MAX_RECORD_BYTES + 65_536),
-                ("grpc.enable_retries", 0),
                 ("grpc.initial_reconnect_backoff_ms", 100),
                 ("grpc.max_reconnect_backoff_ms", 500),
-                ("grpc.ssl_target_name_override", str(aggregator.aggregator_id)),
-            ]
-            self._channels[position] = grpc.aio.secure_channel(
-                aggregator.grpc_endpoint, self._reader(), options=options
+            )
+            self._channels[position] = open_channel(
+                aggregator.grpc_endpoint, self._reader(), name=aggregator.aggregator_id, options=options
             )
         return self._channels[position]
 

@@ -13,8 +13,9 @@ from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.limits import MAX_ORDERS_PER_QUESTION, MAX_QUESTION_WINDOWS
 from fleetcount_protocol.question.fields import Coin, DrillDown, candidates
-from fleetcount_protocol.window.domain import Signal, ValueDomain
+from fleetcount_protocol.window.domain import ValueDomain
 from fleetcount_protocol.window.fields import ReleaseKind
+from fleetcount_protocol.window.signal import Signal
 from numpy.typing import NDArray
 
 from fleetcount_simulator.engines.opened_sums import run_seed

@@ -20,11 +20,11 @@ from fleetcount_protocol.window.domain import (
     Categories,
     H3Cells,
     Prefixes,
-    Signal,
     SquareGrid,
     ValueDomain,
 )
 from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS, Mode, Release, ReleaseKind
+from fleetcount_protocol.window.signal import Signal
 from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.errors import ScenarioError

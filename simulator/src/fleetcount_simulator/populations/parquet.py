@@ -66,7 +66,8 @@ def _expression(column: Column, types: Mapping[str, str], file: str) -> str:
     if column.form == "text" and (kind == "VARCHAR" or kind in _WHOLE):
         return f"CAST({quoted} AS VARCHAR)"
     if column.form == "number" and (kind in _NUMBERS or kind.startswith("DECIMAL")):
-        return f"CAST({quoted} AS DOUBLE)"
+        # A float32 is its own shortest decimal, as everywhere (`fleetcount_protocol.window.signal`).
+        return f"CAST(CAST({quoted} AS VARCHAR) AS DOUBLE)" if kind == "FLOAT" else f"CAST({quoted} AS DOUBLE)"
     if column.form == "utc" and kind in _MOMENTS:
         return f"epoch_us({quoted}) / 1e6"
     if column.form == "utc" and kind == _NANOSECONDS:

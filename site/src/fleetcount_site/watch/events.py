@@ -18,7 +18,8 @@ from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.window.domain import Signal, SquareGrid, ValueDomain
+from fleetcount_protocol.window.domain import SquareGrid, ValueDomain
+from fleetcount_protocol.window.signal import Signal
 from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.events import Held, Refused, RunEvent, Signed
 

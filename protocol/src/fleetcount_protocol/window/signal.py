@@ -1,0 +1,145 @@
+"""What a device reads, as it is before a question asks for it: of which kind, and exactly which number or name.
+
+Run by the device and by the simulator alike. It must not know a question.
+"""
+
+import enum
+import math
+import numbers
+import struct
+import unicodedata
+from decimal import Decimal
+from fractions import Fraction
+from typing import Final, SupportsInt, cast
+
+Number = int | float | Decimal | Fraction
+Signal = Number | str | bool | tuple[Number, Number] | None
+"""What a device reads: a number, a text, a truth value, a position (x, y) in the domain's own units, or nothing."""
+
+_SINGLE: Final = struct.Struct("<f")
+_MOST_DIGITS: Final = 5000
+"""The exponent of a decimal that stands for a number: of 1e999999999 the exact fraction would fill the memory."""
+
+
+_SINGLE_BITS: Final = 24
+_DOUBLE_BITS: Final = 53
+
+
+class Single(float):
+    """A number that was sent as a float32; as a double it holds the same value, and more digits than were meant."""
+
+    __slots__ = ()
+
+    def decimal(self) -> Decimal:
+        """Return the shortest decimal that reads back as the same float32."""
+        wanted = _SINGLE.pack(self)
+        texts = (f"{float(self):.{digits}g}" for digits in range(6, 10))
+        return Decimal(next(text for text in texts if _SINGLE.pack(float(text)) == wanted))
+
+
+class Kind(enum.Enum):
+    """What a reading is, whatever its value; the words are for the owner."""
+
+    TRUTH_VALUE = "a truth value"
+    NUMBER = "a number"
+    TEXT = "a text"
+    POSITION = "a position"
+    OTHER = "a list or an object"
+
+
+def kind_of(signal: object) -> Kind | None:
+    """Return of which kind a reading is; None where there is no value, as of a number that is not finite."""
+    match signal:
+        case None:
+            return None
+        case bool():
+            return Kind.TRUTH_VALUE
+        case str():
+            return Kind.TEXT
+        case tuple() if len(cast("tuple[object, ...]", signal)) == 2:
+            return Kind.POSITION
+        case numbers.Real() | Decimal():
+            return Kind.NUMBER if exact(signal) is not None else None
+        case _:
+            return Kind.OTHER
+
+
+def exact(number: object) -> Fraction | None:
+    """Return the number that the text of a number says; None for what is not finite, beyond 10**±5000, or no number.
+
+    A binary number stands for its shortest decimal: the double nearest to 2.3 is 23/10, and so is the float32, as a
+    `Single` or of NumPy. A `Decimal`, a `Fraction` and a whole number are what they are.
+    """
+    match number:
+        case bool():
+            return None
+        case Fraction():
+            return number
+        case numbers.Integral():
+            return Fraction(int(cast("SupportsInt", number)))
+        case Single() if math.isfinite(number):
+            return Fraction(number.decimal())
+        case float():
+            return _of_decimal(Decimal(float.__repr__(number)))
+        case _:
+            return _of_decimal(Decimal(str(number))) if isinstance(number, numbers.Real | Decimal) else None
+
+
+def _of_decimal(number: Decimal) -> Fraction | None:
+    if not number.is_finite():
+        return None
+    if number == 0:
+        return Fraction(0)
+    return Fraction(number) if abs(number.adjusted()) < _MOST_DIGITS else None
+
+
+def converted(number: object, factor: Fraction, offset: Fraction) -> Fraction | None:
+    """Return factor * number + offset, exactly; None for what is no number (`exact`).
+
+    A binary number stands for all that lie between its neighbours, as whoever sent it may have computed it, and so does
+    what it is converted to: of these the decimal with the fewest digits behind the point counts. So 3.6 times the
+    float32 of 0.8333333 m/s is 3 km/h.
+    """
+    value = exact(number)
+    if value is None or (factor == 1 and offset == 0):
+        return value
+    if not isinstance(number, float) or number == 0:
+        return factor * value + offset
+    return _shortest_within(factor * Fraction(number) + offset, abs(factor) * _step(number))
+
+
+def _shortest_within(centre: Fraction, reach: Fraction) -> Fraction:
+    """Return the nearest of the decimals with the fewest digits behind the point that are within reach of a number."""
+    numerator, denominator = centre.as_integer_ratio()
+    nearest, scale = (2 * numerator + denominator) // (2 * denominator), 1
+    # In whole numbers: |nearest / scale - centre| > reach.
+    while abs(nearest * denominator - numerator * scale) * reach.denominator > reach.numerator * scale * denominator:
+        scale *= 10
+        nearest = (2 * numerator * scale + denominator) // (2 * denominator)
+    return Fraction(nearest, scale)
+
+
+def _step(number: float) -> Fraction:
+    """Return the distance between a binary number and the next larger one."""
+    _, exponent = math.frexp(number)
+    bits = _SINGLE_BITS if isinstance(number, Single) else _DOUBLE_BITS
+    return Fraction(2) ** (exponent - bits)
+
+
+def name_of(signal: object) -> str | None:
+    """Return the text by which categories know a reading, in NFC; None for what has none.
+
+    A truth value is "true" or "false", a whole number is its digits: "1", "-40".
+    """
+    if isinstance(signal, str):
+        return unicodedata.normalize("NFC", signal)
+    if isinstance(signal, bool):
+        return "true" if signal else "false"
+    number = exact(signal)
+    return str(number.numerator) if number is not None and number.denominator == 1 else None
+
+
+def decimal_text(number: Fraction) -> str:
+    """Return a fraction as people write it: as a decimal where it has one of at most 28 digits."""
+    decimal = Decimal(number.numerator) / Decimal(number.denominator)
+    return f"{decimal.normalize():f}" if Fraction(decimal) == number else str(number)
