@@ -26,6 +26,7 @@ from fleetcount_client.charges import Charge
 from fleetcount_client.ledger import Ledger, budget_of
 from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
+from fleetcount_client.signals import Reading
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report
 from fleetcount_client.stored import encode_instalment
@@ -217,7 +218,9 @@ def main() -> None:
         def answer(window: Window = window, sessions: list[SessionSecret] = sessions) -> TwoRoundSecret:
             keys = tuple(session.window_key for session in sessions)
             sessions[:] = [session.moved_on() for session in sessions]
-            secret = draw_two_round(window, truth_of(window, (4321.0, 1234.0)), keys, source, device=DEVICE)
+            secret = draw_two_round(
+                window, truth_of(window, Reading(value=(4321.0, 1234.0))), keys, source, device=DEVICE
+            )
             seal(window, keys, round_one_parts(window, secret))
             seal(window, keys, round_two_parts(window, secret))
             return secret

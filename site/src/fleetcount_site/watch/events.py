@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, Protocol
 
-from fleetcount_client.signals import Reading
 from fleetcount_mechanisms.answers import AnswerLaw
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import NoiseLaw
@@ -67,7 +66,7 @@ class EventWriter:
         self._truths: list[int] = []
         self._held = {"first": Counter[int](), "every": Counter[int]()}
         self._refused: dict[str, Mapping[str, int]] = {}
-        self._reading: Reading = None
+        self._reading: Signal = None
         self._window: Window | None = None
         self._example: _Example | None = None
         self._pins: dict[str, str] = {}

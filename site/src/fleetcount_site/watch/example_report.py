@@ -24,6 +24,7 @@ from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.ids import Digest, SessionId, new_report_id
 from fleetcount_protocol.vdaf.prio3 import Prio3
+from fleetcount_protocol.window.signal import Signal
 from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
 _SEED_BYTES: Final = 32
@@ -43,13 +44,13 @@ class _Split:
 class ExampleReport:
     """The report of one vehicle: its answer is drawn once, its shares at every call of `seen`."""
 
-    def __init__(self, window: Window, reading: Reading, source: RandomSource) -> None:
+    def __init__(self, window: Window, reading: Signal, source: RandomSource) -> None:
         """Draw the answer of a vehicle whose signal reads `reading`, as its device would (client/answering.py)."""
         self._window = window
         self._source = source
         # The digest of a device that does not exist: a report id is bound to one. No aggregator gets this report.
         self._device = Digest(source.random_bytes(32))
-        self._truth = truth_of(window, reading)
+        self._truth = truth_of(window, Reading(value=reading))
         self._secret: TwoRoundSecret | None = None
         if window.design.form is AnswerForm.TWO_ROUNDS:
             self._secret = draw_two_round(window, self._truth, (), source, device=self._device)
