@@ -71,7 +71,7 @@ def instalments(window_id: WindowId, ids: bytes, certificates: bytes, round_numb
 
 async def open_window(owner: ReplicaStore, window_id: WindowId) -> None:
     """Install a window of one shard, which this process takes."""
-    owner.lead(await owner.member.stand() or 0)
+    owner.lead()
     await asyncio.to_thread(owner.store.data_keys.make, window_id)
     await owner.store.decide_windows(
         (),

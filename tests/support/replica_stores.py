@@ -17,6 +17,7 @@ from fleetcount_aggregator.intake.shard_keeper import ShardKeeper
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.shard_leases import ShardLeases
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
@@ -41,9 +42,19 @@ class ReplicaStore:
     link: AsyncLink
     server: grpc.aio.Server
 
-    def lead(self, epoch: int) -> None:
-        """Let this one take the steps that happen once a window."""
-        self.store.engine.epoch = epoch  # type: ignore[attr-defined]
+    def lead(self) -> int:
+        """Let this one take the steps that happen once a window; return under which epoch."""
+        engine = self.store.engine
+        assert isinstance(engine, PostgresEngine)
+        assert engine.stand()
+        assert engine.epoch is not None
+        return engine.epoch
+
+    def resign(self) -> None:
+        """Let another lead."""
+        engine = self.store.engine
+        assert isinstance(engine, PostgresEngine)
+        engine.resign()
 
     async def run_out(self) -> None:
         """Let the member run out now, as if it had not been heard of for its time."""

@@ -37,8 +37,7 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[tuple[Replica
     """Two processes over one database with one open window, cut into four shards that nobody owns yet."""
     async with AsyncExitStack() as opened:
         one, two = [await opened.enter_async_context(replica_store(postgres_url, tmp_path)) for _ in range(2)]
-        assert await one.member.stand() == 1
-        one.lead(1)
+        assert one.lead() == 1
         row = WindowRow(
             window_id=WINDOW,
             canonical=b"window",
@@ -323,10 +322,8 @@ async def test_who_is_elected_while_its_own_append_is_under_way_counts_what_lies
     late = asyncio.create_task(give(two, held[3:4]))
     assert await asyncio.to_thread(begun.wait, 60)
     await one.store.apply(CLOSE)
-    await one.member.resign()
-    epoch = await two.member.stand()
-    assert epoch is not None
-    two.lead(epoch)
+    one.resign()
+    two.lead()
 
     live = await two.store.complete_reports(WINDOW)
     gate.set()

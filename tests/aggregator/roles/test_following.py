@@ -45,8 +45,7 @@ class Pair:
 async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as opened:
         one, two = [await opened.enter_async_context(replica_store(postgres_url, tmp_path)) for _ in range(2)]
-        assert await one.member.stand() == 1
-        one.lead(1)
+        assert one.lead() == 1
         network = Network(2)
         network.seats[0].open_store = lambda: one.store  # type: ignore[method-assign]
         await network.start_all()

@@ -28,70 +28,36 @@ async def members(postgres_url: str) -> AsyncIterator[Members]:
         yield made
 
 
-async def test_one_of_three_is_elected_and_the_next_when_it_has_run_out(members: Members) -> None:
-    three = [await members.join() for _ in range(3)]
-
-    epochs = await asyncio.gather(*(one.stand() for one in three))
-
-    assert sorted(epoch or 0 for epoch in epochs) == [0, 0, 1]
-    elected = next(one for one, epoch in zip(three, epochs, strict=True) if epoch)
-    others = [one for one in three if one is not elected]
-    assert await others[0].coordinator() == (1, True)
-    assert await others[0].stand() is None
-    await members.run_out(elected)
-    assert await others[0].coordinator() == (1, False)
-    assert sorted(epoch or 0 for epoch in await asyncio.gather(*(one.stand() for one in others))) == [0, 2]
-
-
 async def test_who_has_run_out_is_not_revived_and_holds_nothing(members: Members) -> None:
     member = await members.join()
-    name, epoch = member.name, await member.stand()
+    name = member.name
     await members.run_out(member)
 
     with pytest.raises(LeaseLostError, match="60 s"):
         await member.renew()
 
-    assert epoch == 1
-    assert member.epoch is None
     assert not member.holds
-    assert await member.stand() is None
+    assert await member.take_slot(1) is None
     await member.join()
     assert member.name != name
-    assert await member.stand() == 2
+    assert await member.take_slot(1) is not None
 
 
 async def test_who_does_not_know_the_tables_any_more_neither_renews_nor_joins(members: Members) -> None:
     """F50: it holds nothing from the moment that it learns it, and says what to do in one line."""
     older = await members.join(release="1.0", newest_schema=6)
     newer = await members.join(release="2.0", newest_schema=7)
-    assert await older.stand() == 1
     said = "schema version 7; this process, of release 1.0, knows 6 at most"
 
     await members.links[id(older)].rows("UPDATE schema_version SET version = 7")
 
     with pytest.raises(SchemaMovedError, match=said):
         await older.renew()
-    assert (older.epoch, older.holds) == (None, False)
+    assert not older.holds
     with pytest.raises(SchemaMovedError, match=said):
         await older.join()
     await newer.renew()
     assert newer.holds
-    assert await newer.stand() == 2
-
-
-async def test_a_coordinator_that_was_overtaken_learns_it_when_it_renews(members: Members) -> None:
-    first, second = await members.join(), await members.join()
-    assert await first.stand() == 1
-    await members.run_out(first)
-    assert await second.stand() == 2
-    await members.links[id(first)].rows(
-        "UPDATE members SET until = clock_timestamp() + interval '1 minute' WHERE member = %s", first.name
-    )
-
-    await first.renew()
-
-    assert first.epoch is None
-    assert first.holds
 
 
 async def test_a_holder_gives_up_at_half_its_time_by_its_own_clock(members: Members) -> None:
@@ -106,40 +72,16 @@ async def test_a_holder_gives_up_at_half_its_time_by_its_own_clock(members: Memb
     assert [holds_at(now) for now in (59.9, 60.0)] == [True, False]
 
 
-async def test_who_leaves_or_resigns_is_followed_at_once(members: Members) -> None:
-    first, second = await members.join(), await members.join()
-    assert await first.stand() == 1
-    await first.resign()
-    assert await second.stand() == 2
-    await second.leave()
-    assert await first.stand() == 3
-
-
-async def test_who_is_the_coordinator_by_its_row_alone_is_elected_again(members: Members) -> None:
-    """So it is when the answer to its election was lost, or its resignation did not arrive."""
-    first, second = await members.join(), await members.join()
-    assert await first.stand() == 1
-    assert await second.stand() is None
-
-    assert await first.stand() == 2
-
-    await first.renew()
-    assert first.epoch == 2
-
-
 async def test_what_was_leased_without_waiting_for_the_standby_is_not_taken_for_leased(
     members: Members, postgres_cluster: Cluster
 ) -> None:
     """A standby that takes over without it gives the same number to another."""
     member = await members.join()
     with postgres_cluster.standby_away():
-        standing = asyncio.create_task(member.stand())
+        taking = asyncio.create_task(member.take_slot(1))
         await asyncio.to_thread(postgres_cluster.interrupt_wait)
         with pytest.raises(StoreError, match="standby"):
-            await standing
-
-    assert member.epoch is None
-    assert await member.stand() == 2
+            await taking
 
 
 async def test_a_slot_has_one_holder_and_a_new_number_for_the_next(members: Members) -> None:

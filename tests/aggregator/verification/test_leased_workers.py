@@ -94,8 +94,7 @@ async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def bench(postgres_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
     async with AsyncExitStack() as opened:
         replica = await opened.enter_async_context(replica_store(postgres_url, tmp_path))
-        assert await replica.member.stand() == 1
-        replica.lead(1)
+        assert replica.lead() == 1
         network = Network(2)
         network.seats[0].open_store = lambda: replica.store  # type: ignore[method-assign]
         link = AsyncLink(connector(postgres_url))

@@ -39,6 +39,7 @@ from fleetcount_aggregator.process.serving import (
 from fleetcount_aggregator.roles.following import Following
 from fleetcount_aggregator.roles.membership import Membership
 from fleetcount_aggregator.roles.slots import SlotKeeper
+from fleetcount_aggregator.roles.standing import Standing
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
@@ -100,16 +101,11 @@ class Replica:
         self._following = Following(
             context.windows,
             context.questions,
-            leads=lambda: self.standing.is_coordinator,
+            leads=lambda: self.is_coordinator,
             forget_destroyed=store.forget_destroyed,
         )
-        self.standing = Membership(
-            self.member,
-            engine,
-            self._coordinate,
-            [self.keeper.lost, self._leased.abandon],
-            stands=Role.COORDINATOR in roles,
-        )
+        self._engine = engine
+        self._membership = Membership(self.member, [self.keeper.lost, self._leased.abandon])
         self._notices = Notices(server.connect_async, self._hearers(), self._missed)
         if Role.COORDINATOR in roles and config.mqtt is not None:
             from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing  # Who uses MQTT has its client.
@@ -170,11 +166,13 @@ class Replica:
     def work(self) -> Work:
         """Return what goes on in this process."""
         work: Work = {
-            "standing": self._stand,
+            "member": self._join,
             "notices": self._notices.run,
             "following": self._following.run,
             "results": self._leased.keep_collecting,
         }
+        if Role.COORDINATOR in self._roles:
+            work["standing"] = Standing(self._engine, self._coordinate).run
         if Role.WORKER in self._roles:
             work["worker"] = self._worker.run
         if Role.INTAKE in self._roles:
@@ -187,16 +185,16 @@ class Replica:
                 work["mqtt"] = self._slots(self._config.mqtt).run
         return work
 
-    async def _stand(self) -> None:
+    async def _join(self) -> None:
         table = self._config.store
         host, _ = split_listener(table.replica_listen)
         self.member.address = table.replica_address or f"{host}:{self._replicas.port}"
-        await self.standing.run()
+        await self._membership.run()
 
     @property
     def is_coordinator(self) -> bool:
         """See `Membership.is_coordinator`."""
-        return self.standing.is_coordinator
+        return self._engine.epoch is not None
 
     def complaint(self) -> str:
         """See `Membership.complaint`."""
@@ -231,7 +229,7 @@ class Replica:
         listener = peer_listener(self._config, self.core)
         try:
             port = await listener.open(self._config.grpc.peer_listen)
-            print(json.dumps({"event": "coordinator", "epoch": self.member.epoch, "peer_port": port}), flush=True)
+            print(json.dumps({"event": "coordinator", "epoch": self._engine.epoch, "peer_port": port}), flush=True)
             async with asyncio.TaskGroup() as group:
                 for name, one in coordinator_work(self._config, self.core).items():
                     group.create_task(one(), name=name)

@@ -1,7 +1,7 @@
 """Who is who among the processes of one aggregator over PostgreSQL: members that live, and what they lease.
 
-A member renews one row and nothing else; whatever it leased is free as soon as that row has run out: the coordinator's
-epoch, shards, jobs, MQTT slots. Every taking raises the number of what is taken, so that whoever is late writes under a
+A member renews one row and nothing else; whatever it leased is free as soon as that row has run out: shards, jobs, MQTT
+slots. Every taking raises the number of what is taken, so that whoever is late writes under a
 number that holds no more. The database's clock alone says when a row has run out, and the holder gives up earlier, by
 its own monotonic clock. Run by every process with a role; decides nothing about a window.
 """
@@ -62,8 +62,6 @@ class Member:
             raise UsageError(f"a lease of {length_s:g} s; allowed are {_SHORTEST_S:g} to {_LONGEST_S:g}")
         self.name = ""
         self.length_s = length_s
-        self.epoch: int | None = None
-        """The coordinator's epoch while this member is the coordinator, as far as it knows."""
         self.address = ""
         """Where other members reach this one; set before it joins."""
         self._link = link
@@ -103,11 +101,11 @@ class Member:
         if not joined:
             found = await self._link.row("SELECT version FROM schema_version")
             raise self._moved(0 if found is None else int(found[0]))
-        self.name, self.epoch, self._renewed_at = name, None, asked_at
+        self.name, self._renewed_at = name, asked_at
         await self._link.rows("DELETE FROM members WHERE until < clock_timestamp() - interval '1 hour'")
 
     async def renew(self) -> None:
-        """Renew everything this member holds, and learn whether it is the coordinator still.
+        """Renew everything this member holds.
 
         Raises:
             LeaseLostError: it has run out, even if it is heard of again.
@@ -120,18 +118,16 @@ class Member:
             "WITH quick AS MATERIALIZED (SELECT set_config('synchronous_commit', 'off', true))"
             " UPDATE members SET until = clock_timestamp() + make_interval(secs => %s) FROM quick"
             " WHERE member = %s AND until > clock_timestamp()"
-            " RETURNING (SELECT epoch FROM coordinator WHERE owner = member), (SELECT version FROM schema_version)",
+            " RETURNING (SELECT version FROM schema_version)",
             self.length_s,
             self.name,
         )
         if found is None:
-            self.epoch, self._renewed_at = None, -float("inf")
+            self._renewed_at = -float("inf")
             raise LeaseLostError(f"this process was not heard of for {self.length_s:g} s and holds nothing any more")
-        if found[1] > self._newest_schema:
-            self.epoch, self._renewed_at = None, -float("inf")
-            raise self._moved(int(found[1]))
-        if found[0] != self.epoch:
-            self.epoch = None
+        if found[0] > self._newest_schema:
+            self._renewed_at = -float("inf")
+            raise self._moved(int(found[0]))
         self._renewed_at = asked_at
 
     def _moved(self, version: int) -> SchemaMovedError:
@@ -142,37 +138,8 @@ class Member:
 
     async def leave(self) -> None:
         """Give up everything at once."""
-        self.epoch, self._renewed_at = None, -float("inf")
+        self._renewed_at = -float("inf")
         await self._link.rows("DELETE FROM members WHERE member = %s", self.name)
-
-    async def stand(self) -> int | None:
-        """Become the coordinator if there is none; return the new epoch, else None. Call only while not coordinator.
-
-        Who is it by its row alone, since the answer to an election or a resignation was lost, is elected again.
-        A transaction that still holds the row under the former epoch is waited for by asking again.
-        """
-        found = await self._link.row(
-            "UPDATE coordinator SET epoch = epoch + 1, owner = %s WHERE one ="
-            " (SELECT one FROM coordinator WHERE owner NOT IN (SELECT member FROM living) OR owner = %s"
-            " FOR UPDATE SKIP LOCKED) AND %s IN (SELECT member FROM living) RETURNING epoch",
-            self.name,
-            self.name,
-            self.name,
-        )
-        self.epoch = None if found is None else int(found[0])
-        return self.epoch
-
-    async def resign(self) -> None:
-        """Stop being the coordinator, if this member is."""
-        self.epoch = None
-        await self._link.rows("UPDATE coordinator SET owner = '' WHERE owner = %s", self.name)
-
-    async def coordinator(self) -> tuple[int, bool]:
-        """Return the newest epoch, and whether its coordinator lives."""
-        found = await self._link.row("SELECT epoch, owner IN (SELECT member FROM living) FROM coordinator")
-        if found is None:
-            raise StoreError("the table coordinator of the database is empty; it has one row from the start")
-        return int(found[0]), bool(found[1])
 
     async def take_slot(self, slots: int) -> Slot | None:
         """Lease one of so many MQTT slots that nobody holds; None if all are held."""

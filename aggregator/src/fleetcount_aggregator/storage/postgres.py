@@ -39,7 +39,9 @@ T = TypeVar("T")
 FATAL: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 """What ends a transaction whole; other errors of the server are a statement's own."""
 _AGAIN: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
-_OLDEST: Final = 130_000
+_OLDEST: Final = 140_000
+HANGS_S: float = 8.0
+"""After so long without a word the server ends a session that holds a lock: its process hangs, or is cut off."""
 _MARK: Final = (
     b"INSERT INTO commits (link, number) VALUES (%s, 0)"
     b" ON CONFLICT (link) DO UPDATE SET number = commits.number + 1, at = now() RETURNING number"
@@ -63,6 +65,10 @@ _SETTINGS: Final = (
     "-c idle_in_transaction_session_timeout=30s",
     # A machine that is gone holds no lock for hours.
     "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000",
+)
+_ENDED_IF_HUNG: Final = (
+    b"SELECT set_config('idle_session_timeout', %s, false),"
+    b" set_config('idle_in_transaction_session_timeout', %s, false)"
 )
 _UNREACHABLE: Final = (psycopg.Error, FleetcountError, UnicodeDecodeError)
 _TCP: Final = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
@@ -139,6 +145,11 @@ class Server:
     def _check(self, state: "ServerState") -> None:
         if refusal := state.refusal():
             raise StoreError(f"{self.place} is refused: {refusal}")
+
+
+def end_if_hung(connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
+    """Have the server end a session that is not heard of for `HANGS_S`, in a transaction or not, with all its locks."""
+    connection.execute(_ENDED_IF_HUNG, (f"{HANGS_S:g}s",) * 2)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,9 @@
 
 Reads and writes no rows of a store but those about itself (tables instance, coordinator, schema_version and data_keys).
 
+Who leads holds a lock of the session that writes, and raises the epoch when it gets it. The server ends a session whose
+process hangs, and with it the lock; whoever still believes to lead is refused by the epoch in each transaction.
+
 A file of the state directory remembers how far the server's write-ahead log was seen: the log of one server on one
 timeline only grows, and what was flushed stays. One that ends earlier than it was seen is that of a server put back to
 a moment before, even where its own tables say nothing of it.
@@ -22,7 +25,16 @@ from fleetcount_transport.migrations import NEW, bring_up
 
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.postgres import FATAL, Link, LogEnd, PostgresDatabase, Server, ServerState, one_line
+from fleetcount_aggregator.storage.postgres import (
+    FATAL,
+    Link,
+    LogEnd,
+    PostgresDatabase,
+    Server,
+    ServerState,
+    end_if_hung,
+    one_line,
+)
 from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
 from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing, check_version, made_as
 
@@ -90,6 +102,8 @@ _SCHEMA_LOCK: Final = 0x4643_5343
 """Of who makes or brings up the tables, for the length of the transaction."""
 _PROCESS_LOCK: Final = 0x4643_5052
 """Of the one process that has a database alone, or of those that share it, for as long as they are connected."""
+_LEAD_LOCK: Final = 0x4643_4C44
+"""Of the one process that leads, for as long as the connection that writes is."""
 _TABLES: Final = (
     b"SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')"
 )
@@ -98,7 +112,8 @@ _TABLES: Final = (
 class PostgresEngine:
     """Implements `Engine` over one database: one connection writes, one reads; each comes back when it was lost.
 
-    `epoch` is the one under which this process leads, None while it does not; who leads alone keeps it for its life.
+    `epoch` is the one under which this process leads, None while it does not: set by `stand`, and gone when another
+    process has the lock.
     """
 
     fatal = FATAL
@@ -153,8 +168,8 @@ class PostgresEngine:
             engine._writer.connection()
             engine._remember_server()
             standing(engine.place, engine.read(lambda db: db.execute("SELECT standing FROM instance").fetchone()[0]))
-            if alone:
-                engine.epoch = engine.write(_next_epoch)
+            if alone and not engine.stand():
+                raise StoreError(f"{engine.place} is locked: another aggregator process leads on this database")
             opened.pop_all()
         return engine
 
@@ -193,6 +208,30 @@ class PostgresEngine:
         """See `Engine.leads`: nobody raises the epoch before this transaction has ended."""
         row = database.execute("SELECT epoch FROM coordinator WHERE one = 1 FOR SHARE").fetchone()
         return self.epoch is not None and bool(row[0] == self.epoch)
+
+    def stand(self) -> bool:
+        """Lead under the next epoch unless another process leads; return whether this one does.
+
+        Raises:
+            StoreError: the server failed; this process does not lead.
+        """
+        if not self._writer.read(_take_lead):
+            return False
+        led = False
+        try:
+            epoch = self.write(_next_epoch)
+            # Where the answer was lost with its session, so was the lock.
+            if led := self._writer.read(_take_lead):
+                self.epoch = epoch
+        finally:
+            if not led:
+                self.resign()
+        return led
+
+    def resign(self) -> None:
+        """Lead no more, and let another process lead at once: the next transaction is on a session without the lock."""
+        self.epoch = None
+        self._writer.close()
 
     def trouble(self) -> str:
         """See `Engine.trouble`; a server that cannot be reached is said by who needs it."""
@@ -239,10 +278,13 @@ class PostgresEngine:
 
     def _admit_writer(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         self._admit(connection)
+        end_if_hung(connection)
         # Shared among the processes of one aggregator, so that who needs it alone, to move or repair it, has to wait.
         lock = b"pg_try_advisory_lock" if self.alone else b"pg_try_advisory_lock_shared"
         if not _one(connection.execute(b"SELECT " + lock + b"(%s)", (_PROCESS_LOCK,))):
             raise StoreError(f"{self.place} is locked: another aggregator process runs on this database")
+        if self.epoch is not None and not _take_lead(PostgresDatabase(connection)):
+            self.epoch = None  # Where nobody has taken the lock meanwhile, nobody has led: the epoch says so.
 
     def _check_server(self, connection: "psycopg.Connection[tuple[Any, ...]]", state: ServerState) -> None:
         known = connection.execute(b"SELECT system_id, timeline FROM instance").fetchone()
@@ -370,10 +412,16 @@ def _end_older(place: str, connection: "psycopg.Connection[tuple[Any, ...]]") ->
             f"{place} is served by {count} processes of an older release ({releases}); allowed are none before its"
             f" schema is brought to version {POSTGRES.version}: end them first"
         )
-    for taken in (b"coordinator SET epoch = epoch", b"slots SET token = token", b"shards SET epoch = epoch"):
+    connection.execute(b"UPDATE coordinator SET epoch = epoch + 1")
+    for taken in (b"slots SET token = token", b"shards SET epoch = epoch"):
         connection.execute(
             b"UPDATE " + taken + b" + 1, owner = '' WHERE owner NOT IN (SELECT member FROM living) AND owner <> ''"
         )
+
+
+def _take_lead(database: Database) -> bool:
+    """Take the lock of who leads, for this session; one that has it gets it again."""
+    return bool(database.execute("SELECT pg_try_advisory_lock(?)", (_LEAD_LOCK,)).fetchone()[0])
 
 
 def _next_epoch(database: Database) -> int:

@@ -18,9 +18,9 @@ LEASE_TABLES: Final = (
     "CREATE TABLE members (member TEXT PRIMARY KEY, address TEXT NOT NULL, roles TEXT NOT NULL,"
     " until TIMESTAMPTZ NOT NULL, release TEXT NOT NULL DEFAULT '', newest_schema BIGINT NOT NULL)",
     "CREATE VIEW living AS SELECT member, address, roles FROM members WHERE until > clock_timestamp()",
-    # Who may take the steps that happen once a window: the owner under the newest epoch.
-    "CREATE TABLE coordinator (one SMALLINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL, owner TEXT NOT NULL)",
-    "INSERT INTO coordinator (one, epoch, owner) VALUES (1, 0, '')",
+    # Who may take the steps that happen once a window: who leads under the newest epoch (`postgres_engine`).
+    "CREATE TABLE coordinator (one SMALLINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL)",
+    "INSERT INTO coordinator (one, epoch) VALUES (1, 0)",
     "CREATE TABLE slots (slot SMALLINT PRIMARY KEY, token BIGINT NOT NULL, owner TEXT NOT NULL)",
     "CREATE TABLE jobs (job BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, asker TEXT NOT NULL,"
     " window_id BYTEA NOT NULL, request BYTEA NOT NULL, token BIGINT NOT NULL DEFAULT 0,"
