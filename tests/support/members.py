@@ -7,7 +7,6 @@ from typing import Any
 
 import psycopg
 from fleetcount_aggregator.storage.async_link import AsyncLink, Connect
-from fleetcount_aggregator.storage.jobs import Jobs
 from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.schema import LEASE_TABLES, POSTGRES
 
@@ -43,10 +42,6 @@ class Members:
         self.links[id(member)] = link
         await member.join()
         return member
-
-    def jobs(self, member: Member) -> Jobs:
-        """Return the jobs as a member sees them."""
-        return Jobs(self.links[id(member)], member)
 
     async def run_out(self, member: Member) -> None:
         """Let a member run out now, as if it had not been heard of for its time."""

@@ -49,8 +49,6 @@ from fleetcount_aggregator.storage.opening import server_of
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.schema import (
     CHAIN_CHANNEL,
-    DONE_CHANNEL,
-    JOB_CHANNEL,
     KEY_CHANNEL,
     QUESTION_CHANNEL,
     WINDOW_CHANNEL,
@@ -59,7 +57,7 @@ from fleetcount_aggregator.storage.shard_leases import ShardLeases
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
 from fleetcount_aggregator.transport.grpc_server import certified_peer, claimed_peer
-from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
+from fleetcount_aggregator.verification.remote_workers import RemoteWorkers
 from fleetcount_aggregator.windows.sealing_keys import SealingKeys
 
 _KEYS_S: Final = 10.0
@@ -79,7 +77,7 @@ class Replica:
             raise UsageError("store.url is missing; several processes need a store in PostgreSQL")
         self._config = config
         self._roles = roles
-        self._links = [AsyncLink(server.connect_async) for _ in range(3)]
+        self._links = [AsyncLink(one) for one in (server.connect_async, server.connect_unsure, server.connect_async)]
         self._replicas = _replica_listener(config, context)
         self._forward = ReplicaCalls(
             context.host.aggregator_id,
@@ -89,11 +87,11 @@ class Replica:
         members, work, shards = self._links
         self.member = Member(members, length_s=table.lease_s, roles=",".join(sorted(roles)), release=release)
         local = context.workers
-        self._jobs = Jobs(work, self.member)
-        self._leased = LeasedWorkers(self._jobs, context.store.data_keys, local)
-        context = replace(context, workers=self._leased)
+        self._jobs = Jobs(work)
+        self._remote = RemoteWorkers(self._jobs, context.store.data_keys, local)
+        context = replace(context, workers=self._remote)
         self._context = context
-        self._worker = WorkerRole(context.windows, self.member, self._jobs, local, store.logs.backend.reader)
+        self._worker = WorkerRole(context.windows, server.connect_unsure, local, store.logs.backend.reader)
         leases = ShardLeases(shards, self.member)
         self.keeper = ShardKeeper(self.member, leases, store.logs, self._has_ended, Role.INTAKE)
         reports = RoutedReports(context.store, store.logs, self.keeper, leases, self._forward, self._is_open)
@@ -105,7 +103,7 @@ class Replica:
             forget_destroyed=store.forget_destroyed,
         )
         self._engine = engine
-        self._membership = Membership(self.member, [self.keeper.lost, self._leased.abandon])
+        self._membership = Membership(self.member, [self.keeper.lost])
         self._notices = Notices(server.connect_async, self._hearers(), self._missed)
         if Role.COORDINATOR in roles and config.mqtt is not None:
             from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing  # Who uses MQTT has its client.
@@ -127,23 +125,16 @@ class Replica:
             following.window_changed(named)
             self.keeper.look()
 
-        def done(asker: str) -> None:
-            if asker == self.member.name:
-                self._leased.look()
-
         return {
             WINDOW_CHANNEL: window_changed,
             QUESTION_CHANNEL: following.question_changed,
             CHAIN_CHANNEL: following.chain_changed,
             KEY_CHANNEL: following.key_destroyed,
-            JOB_CHANNEL: lambda _: self._worker.look(),
-            DONE_CHANNEL: done,
         }
 
     def _missed(self) -> None:
         self._following.missed()
-        for look in (self.keeper.look, self._leased.look, self._worker.look):
-            look()
+        self.keeper.look()
 
     async def begin(self) -> None:
         """Take up what the database has of questions.
@@ -169,7 +160,7 @@ class Replica:
             "member": self._join,
             "notices": self._notices.run,
             "following": self._following.run,
-            "results": self._leased.keep_collecting,
+            "results": self._remote.keep_collecting,
         }
         if Role.COORDINATOR in self._roles:
             work["standing"] = Standing(self._engine, self._coordinate).run
@@ -235,6 +226,7 @@ class Replica:
                     group.create_task(one(), name=name)
         finally:
             self._context.peers.greetings.end()
+            self._remote.forget()
             self._following.missed()
             await listener.close()
 

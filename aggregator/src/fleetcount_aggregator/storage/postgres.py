@@ -66,10 +66,11 @@ _SETTINGS: Final = (
     # A machine that is gone holds no lock for hours.
     "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000",
 )
-_ENDED_IF_HUNG: Final = (
+ENDED_IF_HUNG: Final = (
     b"SELECT set_config('idle_session_timeout', %s, false),"
     b" set_config('idle_in_transaction_session_timeout', %s, false)"
 )
+"""For `hung_after`, on a new session that is to hold a lock."""
 _UNREACHABLE: Final = (psycopg.Error, FleetcountError, UnicodeDecodeError)
 _TCP: Final = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
 _STATE: Final = b"""
@@ -134,6 +135,12 @@ class Server:
             raise
         return connection
 
+    async def connect_unsure(self) -> "psycopg.AsyncConnection[tuple[Any, ...]]":
+        """Return a connection whose commits wait for no disk, for what is asked for again when it is lost."""
+        connection = await self.connect_async()
+        await connection.execute(b"SET synchronous_commit = off")
+        return connection
+
     def _given(self) -> dict[str, Any]:
         asked = conninfo_to_dict(self.url)
         options = " ".join([str(asked.pop("options", "") or ""), *self.settings]).strip()
@@ -149,7 +156,12 @@ class Server:
 
 def end_if_hung(connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
     """Have the server end a session that is not heard of for `HANGS_S`, in a transaction or not, with all its locks."""
-    connection.execute(_ENDED_IF_HUNG, (f"{HANGS_S:g}s",) * 2)
+    connection.execute(ENDED_IF_HUNG, hung_after())
+
+
+def hung_after() -> tuple[str, str]:
+    """Return what `ENDED_IF_HUNG` sets, for a session in a transaction and outside of one."""
+    return f"{HANGS_S:g}s", f"{HANGS_S:g}s"
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,9 +22,10 @@ LEASE_TABLES: Final = (
     "CREATE TABLE coordinator (one SMALLINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL)",
     "INSERT INTO coordinator (one, epoch) VALUES (1, 0)",
     "CREATE TABLE slots (slot SMALLINT PRIMARY KEY, token BIGINT NOT NULL, owner TEXT NOT NULL)",
-    "CREATE TABLE jobs (job BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, asker TEXT NOT NULL,"
-    " window_id BYTEA NOT NULL, request BYTEA NOT NULL, token BIGINT NOT NULL DEFAULT 0,"
-    " owner TEXT NOT NULL DEFAULT '', result BYTEA)",
+    # Not in the server's log: what is lost with the server is asked for again (`jobs`).
+    "CREATE UNLOGGED TABLE jobs (job BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, window_id BYTEA NOT NULL,"
+    " request BYTEA NOT NULL, result BYTEA)",
+    "ALTER TABLE jobs ALTER request SET STORAGE EXTERNAL, ALTER result SET STORAGE EXTERNAL",
 )
 """A row is its owner's as long as that is a living member (`leases`)."""
 COMMIT_TABLE: Final = (
@@ -32,10 +33,6 @@ COMMIT_TABLE: Final = (
     " WITH (fillfactor = 50)"
 )
 """How many transactions each connection has committed, which says what became of its last one (`postgres`)."""
-JOB_CHANNEL: Final = "fleetcount_job"
-"""There is work."""
-DONE_CHANNEL: Final = "fleetcount_done"
-"""Work of the named member is done."""
 WINDOW_CHANNEL: Final = "fleetcount_window"
 QUESTION_CHANNEL: Final = "fleetcount_question"
 CHAIN_CHANNEL: Final = "fleetcount_chain"
