@@ -9,6 +9,8 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.leases import LeaseLostError, Member, SchemaMovedError
+from fleetcount_aggregator.storage.schema import FRAME_TABLES
+from fleetcount_aggregator.storage.shard_leases import ShardLeases
 from fleetcount_protocol.errors import UsageError
 
 from tests.support.members import Members, members_of
@@ -37,10 +39,9 @@ async def test_who_has_run_out_is_not_revived_and_holds_nothing(members: Members
         await member.renew()
 
     assert not member.holds
-    assert await member.take_slot(1) is None
     await member.join()
     assert member.name != name
-    assert await member.take_slot(1) is not None
+    assert member.holds
 
 
 async def test_who_does_not_know_the_tables_any_more_neither_renews_nor_joins(members: Members) -> None:
@@ -77,44 +78,15 @@ async def test_what_was_leased_without_waiting_for_the_standby_is_not_taken_for_
 ) -> None:
     """A standby that takes over without it gives the same number to another."""
     member = await members.join()
+    link = members.links[id(member)]
+    for statement in FRAME_TABLES:
+        await link.rows(statement)
+    await link.rows("INSERT INTO shards (window_id, shard) VALUES ('t', 0)")
     with postgres_cluster.standby_away():
-        taking = asyncio.create_task(member.take_slot(1))
+        taking = asyncio.create_task(ShardLeases(link, member).take(1))
         await asyncio.to_thread(postgres_cluster.interrupt_wait)
         with pytest.raises(StoreError, match="standby"):
             await taking
-
-
-async def test_a_slot_has_one_holder_and_a_new_number_for_the_next(members: Members) -> None:
-    first, second = await members.join(), await members.join()
-    taken = await asyncio.gather(first.take_slot(2), second.take_slot(2))
-    assert sorted(one.slot for one in taken if one is not None) == [0, 1]
-    held = taken[0]
-    assert held is not None
-    assert await first.take_slot(2) is None
-    assert await first.held_slots() == {held}
-    await members.run_out(first)
-    assert await first.held_slots() == set()
-    following = await second.take_slot(2)
-    assert following is not None
-    assert (following.slot, following.token) == (held.slot, held.token + 1)
-    await first.join()
-    assert await first.held_slots() == set()
-
-
-async def test_a_member_keeps_the_slots_it_names_and_the_others_are_free(members: Members) -> None:
-    first, second = await members.join(), await members.join()
-    three = [await first.take_slot(4) for _ in range(3)]
-    assert three[1] is not None
-
-    await second.keep_slots(())
-    await first.keep_slots([three[1]])
-
-    assert await first.held_slots() == {three[1]}
-    taken = [await second.take_slot(4) for _ in range(4)]
-    assert [None if one is None else (one.slot, one.token) for one in taken] == [(0, 2), (2, 2), (3, 1), None]
-    assert await second.held_slots() == {one for one in taken if one is not None}
-    await first.keep_slots(())
-    assert await first.held_slots() == set()
 
 
 async def test_members_with_a_role_are_counted_while_they_live(members: Members) -> None:

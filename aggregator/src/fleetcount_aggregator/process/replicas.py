@@ -6,7 +6,6 @@ once. It must hold no rule of the protocol.
 
 import asyncio
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Final
 
@@ -42,18 +41,13 @@ from fleetcount_aggregator.roles.slots import SlotKeeper
 from fleetcount_aggregator.roles.standing import Standing
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
+from fleetcount_aggregator.storage.changes import Changes
 from fleetcount_aggregator.storage.jobs import Jobs
-from fleetcount_aggregator.storage.leases import Member, Slot
-from fleetcount_aggregator.storage.notices import Notices
+from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.opening import server_of
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
-from fleetcount_aggregator.storage.schema import (
-    CHAIN_CHANNEL,
-    KEY_CHANNEL,
-    QUESTION_CHANNEL,
-    WINDOW_CHANNEL,
-)
 from fleetcount_aggregator.storage.shard_leases import ShardLeases
+from fleetcount_aggregator.storage.slot_locks import SlotLocks
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_replicas import ReplicaCalls, ReplicaShell, replica_server
 from fleetcount_aggregator.transport.grpc_server import certified_peer, claimed_peer
@@ -77,21 +71,23 @@ class Replica:
             raise UsageError("store.url is missing; several processes need a store in PostgreSQL")
         self._config = config
         self._roles = roles
-        self._links = [AsyncLink(one) for one in (server.connect_async, server.connect_unsure, server.connect_async)]
+        connect, unsure = server.connect_async, server.connect_unsure
+        self._connect = connect
+        self._links = [AsyncLink(one) for one in (connect, unsure, connect, connect)]
         self._replicas = _replica_listener(config, context)
         self._forward = ReplicaCalls(
             context.host.aggregator_id,
             timeout_s=config.limits.call_timeout_s,
             credentials=None if tls is None else tls.client,
         )
-        members, work, shards = self._links
+        members, work, shards, changes = self._links
         self.member = Member(members, length_s=table.lease_s, roles=",".join(sorted(roles)), release=release)
         local = context.workers
         self._jobs = Jobs(work)
         self._remote = RemoteWorkers(self._jobs, context.store.data_keys, local)
         context = replace(context, workers=self._remote)
         self._context = context
-        self._worker = WorkerRole(context.windows, server.connect_unsure, local, store.logs.backend.reader)
+        self._worker = WorkerRole(context.windows, unsure, local, store.logs.backend.reader)
         leases = ShardLeases(shards, self.member)
         self.keeper = ShardKeeper(self.member, leases, store.logs, self._has_ended, Role.INTAKE)
         reports = RoutedReports(context.store, store.logs, self.keeper, leases, self._forward, self._is_open)
@@ -99,12 +95,12 @@ class Replica:
         self._following = Following(
             context.windows,
             context.questions,
+            Changes(changes),
             leads=lambda: self.is_coordinator,
             forget_destroyed=store.forget_destroyed,
         )
         self._engine = engine
         self._membership = Membership(self.member, [self.keeper.lost])
-        self._notices = Notices(server.connect_async, self._hearers(), self._missed)
         if Role.COORDINATOR in roles and config.mqtt is not None:
             from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing  # Who uses MQTT has its client.
 
@@ -118,31 +114,13 @@ class Replica:
         # A window that is not known here yet has been installed a moment ago.
         return self._context.windows.states.get(window_id) in FINAL_STATES
 
-    def _hearers(self) -> dict[str, Callable[[str], None]]:
-        following = self._following
-
-        def window_changed(named: str) -> None:
-            following.window_changed(named)
-            self.keeper.look()
-
-        return {
-            WINDOW_CHANNEL: window_changed,
-            QUESTION_CHANNEL: following.question_changed,
-            CHAIN_CHANNEL: following.chain_changed,
-            KEY_CHANNEL: following.key_destroyed,
-        }
-
-    def _missed(self) -> None:
-        self._following.missed()
-        self.keeper.look()
-
     async def begin(self) -> None:
         """Take up what the database has of questions.
 
         Raises:
             FleetcountError: the store failed, or holds what cannot be read.
         """
-        await self._following.follow()
+        await self._following.look()
 
     def listeners(self) -> dict[str, tuple[Listener, str]]:
         """Return the listeners of this process's roles, with their addresses, by the name of their port."""
@@ -158,7 +136,6 @@ class Replica:
         """Return what goes on in this process."""
         work: Work = {
             "member": self._join,
-            "notices": self._notices.run,
             "following": self._following.run,
             "results": self._remote.keep_collecting,
         }
@@ -200,14 +177,14 @@ class Replica:
         for slot in range(table.slots):
             tls_context(table.ca_file, *table.credential(slot))
 
-        async def serve(slot: Slot) -> None:
-            share = BrokerConnection(slot.slot, table.slots)
+        async def serve(slot: int) -> None:
+            share = BrokerConnection(slot, table.slots)
             try:
-                await mqtt_work(self._config, self.core, f"-{slot.slot}", share)()
+                await mqtt_work(self._config, self.core, f"-{slot}", share)()
             finally:
                 self._context.host.health.forget(Dependency.BROKER, name=share.name)  # It is another's from now on.
 
-        return SlotKeeper(self.member, table.slots, Role.INTAKE, serve)
+        return SlotKeeper(SlotLocks(self._connect, table.slots), table.slots, serve)
 
     async def _coordinate(self) -> None:
         """Do what happens once, until cancelled; raises FencedError when another process does it."""

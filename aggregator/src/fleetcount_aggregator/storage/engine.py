@@ -3,11 +3,11 @@
 SQLite (`sqlite_engine`) and PostgreSQL (`postgres_engine`) are the engines.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fleetcount_aggregator.storage.database import Database, KeyStore, RowSeal, SealedDatabase
+from fleetcount_aggregator.storage.database import Change, Database, KeyStore, RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.frames import LogBackend
 
 T = TypeVar("T")
@@ -73,6 +73,10 @@ class Engine(Protocol):
         """Run work that only reads, by the thread that writes; raises StoreError if it cannot."""
         ...
 
+    def note_changes(self, database: Database, changes: Sequence[Change]) -> None:
+        """Note in the transaction that is open what other processes have to hear of."""
+        ...
+
     def leads(self, database: Database) -> bool:
         """Whether this process may take the steps that happen once a window, for the length of this transaction."""
         ...
@@ -103,7 +107,14 @@ class SealedEngine:
 
     def write(self, work: Callable[[SealedDatabase], T]) -> T:
         """See `Engine.write`."""
-        return self.plain.write(lambda db: work(SealedDatabase(db, self._seal)))
+
+        def noted(db: Database) -> T:
+            sealed = SealedDatabase(db, self._seal)
+            result = work(sealed)
+            self.plain.note_changes(db, sealed.changes)
+            return result
+
+        return self.plain.write(noted)
 
     def read(self, work: Callable[[SealedDatabase], T]) -> T:
         """See `Engine.read`."""

@@ -1,21 +1,19 @@
 """Who is who among the processes of one aggregator over PostgreSQL: members that live, and what they lease.
 
-A member renews one row and nothing else; whatever it leased is free as soon as that row has run out: shards, jobs, MQTT
-slots. Every taking raises the number of what is taken, so that whoever is late writes under a
-number that holds no more. The database's clock alone says when a row has run out, and the holder gives up earlier, by
-its own monotonic clock. Run by every process with a role; decides nothing about a window.
+A member renews one row and nothing else; the shards it leased are free as soon as that row has run out. Every taking
+raises the number of what is taken, so that whoever is late writes under a number that holds no more. The database's
+clock alone says when a row has run out, and the holder gives up earlier, by its own monotonic clock. Run by every
+process with a role; decides nothing about a window.
 """
 
 import secrets
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Final
 
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount_aggregator.storage.async_link import AsyncLink
-from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.schema import POSTGRES
 
@@ -30,14 +28,6 @@ class SchemaMovedError(StoreError):
 
 class LeaseLostError(FencedError):
     """This process has run out as a member: what it had leased may be another's."""
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """A leased slot, and the number of its taking."""
-
-    slot: int
-    token: int
 
 
 class Member:
@@ -141,38 +131,6 @@ class Member:
         self._renewed_at = -float("inf")
         await self._link.rows("DELETE FROM members WHERE member = %s", self.name)
 
-    async def take_slot(self, slots: int) -> Slot | None:
-        """Lease one of so many MQTT slots that nobody holds; None if all are held."""
-        await self._link.rows(
-            "INSERT INTO slots SELECT number, 0, '' FROM generate_series(0, %s) number ON CONFLICT DO NOTHING",
-            slots - 1,
-        )
-        found = await self._link.row(
-            "UPDATE slots SET token = token + 1, owner = %s WHERE slot ="
-            " (SELECT slot FROM slots WHERE slot < %s AND owner NOT IN (SELECT member FROM living)"
-            " ORDER BY slot LIMIT 1 FOR UPDATE SKIP LOCKED) AND %s IN (SELECT member FROM living)"
-            " RETURNING slot, token",
-            self.name,
-            slots,
-            self.name,
-        )
-        return None if found is None else Slot(*found)
-
-    async def held_slots(self) -> set[Slot]:
-        """Return the slots that are this member's while it lives, under the numbers of their taking."""
-        found = await self._link.rows(
-            "SELECT slot, token FROM slots JOIN living ON member = owner WHERE owner = %s", self.name
-        )
-        return {Slot(*row) for row in found}
-
-    async def keep_slots(self, kept: Iterable[Slot]) -> None:
-        """Release every other slot that is this member's."""
-        await self._link.rows(
-            "UPDATE slots SET owner = '' WHERE owner = %s AND slot <> ALL (%s::smallint[])",
-            self.name,
-            [one.slot for one in kept],
-        )
-
     async def living(self, role: str) -> int:
         """Return how many members with a role live."""
         found = await self._link.row(
@@ -180,9 +138,3 @@ class Member:
             role,
         )
         return 0 if found is None else int(found[0])
-
-
-def slot_holders(database: Database) -> dict[int, str]:
-    """Return the slots that living members hold, each with the address at which other members reach its holder."""
-    found = database.execute("SELECT slot, address FROM slots JOIN living ON member = owner").fetchall()
-    return {int(slot): str(address) for slot, address in found}

@@ -66,6 +66,8 @@ _SETTINGS: Final = (
     # A machine that is gone holds no lock for hours.
     "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000",
 )
+LOCK_KEY: Final = "hashtext(current_schema())::bigint << 32 | %s::bigint"
+"""Of a lock, whose name is a server's: each schema of a database may hold a store, and has locks of its own."""
 ENDED_IF_HUNG: Final = (
     b"SELECT set_config('idle_session_timeout', %s, false),"
     b" set_config('idle_in_transaction_session_timeout', %s, false)"

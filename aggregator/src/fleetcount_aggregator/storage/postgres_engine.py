@@ -12,7 +12,7 @@ a moment before, even where its own tables say nothing of it.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -23,10 +23,12 @@ from fleetcount_transport.durable_files import replace_file
 from fleetcount_transport.logs import log
 from fleetcount_transport.migrations import NEW, bring_up
 
-from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.changes import note_changes
+from fleetcount_aggregator.storage.database import Change, Changed, Database
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.postgres import (
     FATAL,
+    LOCK_KEY,
     Link,
     LogEnd,
     PostgresDatabase,
@@ -204,6 +206,10 @@ class PostgresEngine:
         """See `Engine.peek`."""
         return self._writer.read(work)
 
+    def note_changes(self, database: Database, changes: Sequence[Change]) -> None:
+        """See `Engine.note_changes`."""
+        note_changes(database, changes)
+
     def leads(self, database: Database) -> bool:
         """See `Engine.leads`: nobody raises the epoch before this transaction has ended."""
         row = database.execute("SELECT epoch FROM coordinator WHERE one = 1 FOR SHARE").fetchone()
@@ -280,8 +286,8 @@ class PostgresEngine:
         self._admit(connection)
         end_if_hung(connection)
         # Shared among the processes of one aggregator, so that who needs it alone, to move or repair it, has to wait.
-        lock = b"pg_try_advisory_lock" if self.alone else b"pg_try_advisory_lock_shared"
-        if not _one(connection.execute(b"SELECT " + lock + b"(%s)", (_PROCESS_LOCK,))):
+        lock = "pg_try_advisory_lock" if self.alone else "pg_try_advisory_lock_shared"
+        if not _one(connection.execute(f"SELECT {lock}({LOCK_KEY})".encode(), (_PROCESS_LOCK,))):
             raise StoreError(f"{self.place} is locked: another aggregator process runs on this database")
         if self.epoch is not None and not _take_lead(PostgresDatabase(connection)):
             self.epoch = None  # Where nobody has taken the lock meanwhile, nobody has led: the epoch says so.
@@ -386,7 +392,12 @@ class KeyRows:
 
     def erase(self, name: str) -> None:
         """See `KeyStore.erase`."""
-        self._link.write(lambda db: db.execute("DELETE FROM data_keys WHERE name = ?", (name,)))
+
+        def work(db: Database) -> None:
+            db.execute("DELETE FROM data_keys WHERE name = ?", (name,))
+            note_changes(db, [(Changed.DATA_KEY, b"")])
+
+        self._link.write(work)
 
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -413,15 +424,16 @@ def _end_older(place: str, connection: "psycopg.Connection[tuple[Any, ...]]") ->
             f" schema is brought to version {POSTGRES.version}: end them first"
         )
     connection.execute(b"UPDATE coordinator SET epoch = epoch + 1")
-    for taken in (b"slots SET token = token", b"shards SET epoch = epoch"):
-        connection.execute(
-            b"UPDATE " + taken + b" + 1, owner = '' WHERE owner NOT IN (SELECT member FROM living) AND owner <> ''"
-        )
+    gone = b"owner NOT IN (SELECT member FROM living) AND owner <> ''"
+    connection.execute(b"UPDATE shards SET epoch = epoch + 1, owner = '' WHERE " + gone)
+
+
+_TAKE_LEAD: Final = f"SELECT pg_try_advisory_lock({LOCK_KEY})".replace("%s", "?")
 
 
 def _take_lead(database: Database) -> bool:
     """Take the lock of who leads, for this session; one that has it gets it again."""
-    return bool(database.execute("SELECT pg_try_advisory_lock(?)", (_LEAD_LOCK,)).fetchone()[0])
+    return bool(database.execute(_TAKE_LEAD, (_LEAD_LOCK,)).fetchone()[0])
 
 
 def _next_epoch(database: Database) -> int:

@@ -30,6 +30,7 @@ from fleetcount_aggregator.storage.database import (
     SESSIONS,
     STEPS,
     WINDOWS,
+    Changed,
     SealedDatabase,
 )
 from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
@@ -168,6 +169,7 @@ def put_chains(db: SealedDatabase, chains: Sequence[tuple[bytes, bytes]]) -> Non
     """See `Store.put_chains`."""
     rows = [(chain, session_id) for session_id, chain in chains]
     db.executemany("UPDATE chains SET chain = ? WHERE session_id = ?", rows)
+    db.changes.extend((Changed.SESSION, name) for name, _ in chains)
 
 
 def read_sessions_of(db: SealedDatabase, certificate: Digest, now: int) -> int:
@@ -201,6 +203,7 @@ def install_window(db: SealedDatabase, row: WindowRow) -> None:
         f"INSERT INTO windows ({columns}) VALUES ({', '.join('?' * 15)})",  # noqa: S608 - constant
         (*WINDOWS.sealed(db, *held.row()), *tags[0][1:], *tags[1][1:], *others, row.verify_key),
     )
+    db.changes.append((Changed.WINDOW, row.window_id))
 
 
 def read_window(db: SealedDatabase, window_id: WindowId) -> WindowRow | None:
@@ -364,6 +367,7 @@ def apply_change(db: SealedDatabase, change: WindowChange, closing: Closing | No
     if change.new_state is not None:
         check_move(window.state, change.new_state)
         window = replace(window, state=change.new_state, abort_reason=change.abort_reason)
+        db.changes.append((Changed.WINDOW, change.window_id))
         # An archived window that a record shown late releases is active again.
         db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, change.window_id, Lifecycle.ACTIVE.value, 0, 0))
     if change.step is not None:

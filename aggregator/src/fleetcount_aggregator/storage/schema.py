@@ -1,7 +1,7 @@
 """The tables of a store, numbered: one list for SQLite and PostgreSQL, and what brings up the versions before.
 
 Reads and writes no rows. Statements are written in SQLite's words, of which PostgreSQL knows others for three. In
-PostgreSQL there are also members, what they lease, and who is told of rows that changed (`leases`, `jobs`, `notices`).
+PostgreSQL there are also members, what they lease, and what others have to hear of (`leases`, `jobs`, `changes`).
 """
 
 import re
@@ -19,9 +19,11 @@ LEASE_TABLES: Final = (
     " until TIMESTAMPTZ NOT NULL, release TEXT NOT NULL DEFAULT '', newest_schema BIGINT NOT NULL)",
     "CREATE VIEW living AS SELECT member, address, roles FROM members WHERE until > clock_timestamp()",
     # Who may take the steps that happen once a window: who leads under the newest epoch (`postgres_engine`).
-    "CREATE TABLE coordinator (one SMALLINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL)",
+    "CREATE TABLE coordinator (one SMALLINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL,"
+    " changes BIGINT NOT NULL DEFAULT 0)",
     "INSERT INTO coordinator (one, epoch) VALUES (1, 0)",
-    "CREATE TABLE slots (slot SMALLINT PRIMARY KEY, token BIGINT NOT NULL, owner TEXT NOT NULL)",
+    "CREATE TABLE changes (number BIGINT NOT NULL, kind TEXT NOT NULL, named BYTEA NOT NULL,"
+    " PRIMARY KEY (number, kind))",
     # Not in the server's log: what is lost with the server is asked for again (`jobs`).
     "CREATE UNLOGGED TABLE jobs (job BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, window_id BYTEA NOT NULL,"
     " request BYTEA NOT NULL, result BYTEA)",
@@ -33,33 +35,6 @@ COMMIT_TABLE: Final = (
     " WITH (fillfactor = 50)"
 )
 """How many transactions each connection has committed, which says what became of its last one (`postgres`)."""
-WINDOW_CHANNEL: Final = "fleetcount_window"
-QUESTION_CHANNEL: Final = "fleetcount_question"
-CHAIN_CHANNEL: Final = "fleetcount_chain"
-"""Keys were erased in the session of this id."""
-KEY_CHANNEL: Final = "fleetcount_key"
-"""The data key of this name was destroyed."""
-
-
-def _told(channel: str, table: str, named: str, events: str) -> tuple[str, str]:
-    """Return the function and the trigger that say on a channel which rows changed, once that is committed."""
-    return (
-        f"CREATE FUNCTION {channel}_{table}() RETURNS trigger LANGUAGE plpgsql AS"
-        f" $$ BEGIN PERFORM pg_notify('{channel}', {named}); RETURN NULL; END $$",
-        f"CREATE TRIGGER {channel}_{table} AFTER {events} ON {table} FOR EACH ROW EXECUTE FUNCTION {channel}_{table}()",
-    )
-
-
-_QUESTION: Final = "encode(NEW.question_id, 'hex')"
-NOTICE_TABLES: Final = (
-    *_told(WINDOW_CHANNEL, "windows", "encode(NEW.window_id, 'hex')", "INSERT OR UPDATE OF state"),
-    *_told(QUESTION_CHANNEL, "questions", _QUESTION, "INSERT"),
-    *_told(QUESTION_CHANNEL, "question_notes", _QUESTION, "INSERT OR UPDATE"),
-    *_told(QUESTION_CHANNEL, "decided", _QUESTION, "INSERT"),
-    *_told(CHAIN_CHANNEL, "chains", "encode(NEW.session_id, 'hex')", "UPDATE"),
-    *_told(KEY_CHANNEL, "data_keys", "OLD.name", "DELETE"),
-)
-"""Behind the tables they look at."""
 _INSTANCE_TABLES: Final = (
     "CREATE TABLE instance (one INTEGER PRIMARY KEY, standing TEXT NOT NULL, system_id TEXT NOT NULL,"
     " timeline INTEGER NOT NULL)",
@@ -130,7 +105,6 @@ _POSTGRES_TABLES: Final = (
     # Wrapped under the store's key; with SQLite they are files, which can be overwritten where they lie.
     "CREATE TABLE data_keys (name TEXT PRIMARY KEY, wrapped BYTEA NOT NULL)",
     *FRAME_TABLES,
-    *NOTICE_TABLES,
 )
 """What is a file, or not needed, beside SQLite."""
 

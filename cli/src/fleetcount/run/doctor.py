@@ -16,7 +16,6 @@ import click
 from fleetcount_aggregator.config import AggregatorConfig, MqttTable, load_config
 from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.leases import slot_holders
 from fleetcount_aggregator.storage.opening import reading, server_of
 from fleetcount_aggregator.storage.schema import SQLITE, version_of
 from fleetcount_aggregator.windows.status import read_standing
@@ -194,13 +193,15 @@ def _certificate(config: AggregatorConfig, table: MqttTable, slot: int, now: flo
 
 
 def _slots(config: AggregatorConfig, table: MqttTable) -> Finding:
-    """Return which process has which slot, by the address at which the others reach it."""
+    """Return which process has which slot, by the address from which it has come to the server."""
     with reading(config.store_place) as database:
+        from fleetcount_aggregator.storage.slot_locks import slot_holders  # As above.
+
         holders = slot_holders(database)
     told = "; ".join(f"{slot}: {holders.get(slot, 'nobody')}" for slot in range(table.slots))
     free = [slot for slot in range(table.slots) if slot not in holders]
     severity = Severity.NOTE if free else Severity.OK
-    hint = " (an intake that runs takes what is free within its lease)" if free else ""
+    hint = " (an intake that runs takes what is free within a second)" if free else ""
     return Finding(what="slots at the broker", severity=severity, text=f"{told}{hint}")
 
 
