@@ -128,7 +128,7 @@ def new_question(values: int, signing: Sequence[Ed25519PrivateKey], ports: Seque
 
 def open_store(seat: Seat) -> Store:
     """Open or make an aggregator's store; on a server a window is cut into shards as by default."""
-    return Store.over(open_engine(seat.place, shards=SHARDS), seat.place.file, seat.signing_keys[seat.position])
+    return Store.over(open_engine(seat.place), seat.place.file, seat.signing_keys[seat.position])
 
 
 def say(seat: Seat, what: str, since: float) -> None:

@@ -223,7 +223,7 @@ async def run(directory: Path, url: str, server: int, count: int) -> None:
     asked = Asked(new_question(VALUES, keys, PORTS), keys)
     from_file = await embedded(Store.open(directory / "bench.db", KEY), asked, count, server)
     place = StorePlace(directory=directory, url=url)
-    from_server = await embedded(Store.over(open_engine(place, shards=4), place.file, KEY), asked, count, server)
+    from_server = await embedded(Store.over(open_engine(place), place.file, KEY), asked, count, server)
     remote: list[Took] = []
     for workers in (1, 2):
         async with asking(place, asked, workers) as (store, asker):

@@ -22,8 +22,8 @@ from fleetcount_protocol.channel.certificates import (
 )
 from fleetcount_transport.operator_pages import Check, health_pages, json_page, serve_pages
 
+from tests.support.connector import connector
 from tests.support.listening import listening
-from tests.support.members import connector
 from tests.support.postgres import Cluster
 
 GOOD = Check(name="store", ok=True)

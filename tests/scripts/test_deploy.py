@@ -413,7 +413,6 @@ def listens(folder: str, config: Any) -> dict[str, str]:
         "metrics": config.metrics.listen,
         "devices": config.grpc.device_listen,
         "peers": config.grpc.peer_listen,
-        "replicas": config.store.replica_listen,
     }
 
 

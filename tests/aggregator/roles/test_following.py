@@ -19,6 +19,7 @@ from fleetcount_aggregator.storage import ended
 from fleetcount_aggregator.storage.changes import Changes
 from fleetcount_aggregator.storage.ended import ArchivedWindow
 from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.store import Store
@@ -140,7 +141,18 @@ async def test_nothing_is_held_of_a_window_whose_key_was_destroyed_elsewhere_hea
     assert isinstance(store, Store)
     await pair.following.look()
     store.data_keys.of(window.window_id)
-    store.logs.take(window.window_id, 0, 0)
+    run = InstalmentRun(
+        window_id=window.window_id,
+        round=1,
+        expected=2,
+        report_ids=bytes(16),
+        certificates=bytes(32),
+        digests=bytes(32),
+        public_shares=b"",
+        parts=b"part",
+    )
+    assert await store.add_instalments([run]) == [bytes((StoreOutcome.STORED,))]
+    assert store.logs.writes(window.window_id)
     await move(coordinator.windows, window.window_id, WindowState.ABORTED)
     await coordinator.windows.purge(window.window_id)
 
@@ -148,7 +160,7 @@ async def test_nothing_is_held_of_a_window_whose_key_was_destroyed_elsewhere_hea
         pair.following.missed()
     await pair.following.look()
 
-    assert not store.logs.writes(window.window_id, 0)
+    assert not store.logs.writes(window.window_id)
     with pytest.raises(StoreError, match="no data key"):
         store.data_keys.of(window.window_id)
 

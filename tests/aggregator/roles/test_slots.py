@@ -15,7 +15,7 @@ from fleetcount_aggregator.storage import postgres
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.slot_locks import SlotLocks
 
-from tests.support.members import connector
+from tests.support.connector import connector
 from tests.support.processes import pace
 
 

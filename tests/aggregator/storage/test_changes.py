@@ -16,7 +16,7 @@ from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.postgres import PostgresDatabase, Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 
-from tests.support.members import connector
+from tests.support.connector import connector
 
 WINDOW, OTHER = bytes(range(32)), bytes(range(1, 33))
 SESSIONS = [bytes([number]) * 16 for number in range(3)]

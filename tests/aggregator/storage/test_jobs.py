@@ -14,9 +14,9 @@ from fleetcount_aggregator.storage import postgres
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.jobs import Job, Jobs, JobSession
-from fleetcount_aggregator.storage.schema import LEASE_TABLES
+from fleetcount_aggregator.storage.schema import PROCESS_TABLES
 
-from tests.support.members import connector
+from tests.support.connector import connector
 
 WINDOW = bytes(32)
 
@@ -47,7 +47,7 @@ async def board(postgres_url: str) -> AsyncIterator[Board]:
     async with AsyncExitStack() as opened:
         link = AsyncLink(connector(postgres_url))
         opened.push_async_callback(link.close)
-        for statement in LEASE_TABLES:
+        for statement in PROCESS_TABLES:
             await link.rows(statement)
         yield Board(postgres_url, link, opened)
 

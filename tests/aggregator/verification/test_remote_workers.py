@@ -21,7 +21,7 @@ from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all
-from tests.support.members import connector
+from tests.support.connector import connector
 from tests.support.replica_stores import ReplicaStore, replica_store
 
 Result = TypeVar("Result")
@@ -63,7 +63,6 @@ class Bench:
     async def ask(self) -> Window:
         """Install a question and let devices answer."""
         window = await self.network.ask()
-        await self.replica.keeper.take()
         await answer_all(self.network, window, COINS)
         return window
 

@@ -9,7 +9,7 @@ class Role(StrEnum):
     """What a process does for its aggregator; the value is the word on the command line and in the database."""
 
     INTAKE = "intake"
-    """Serves devices, and writes the shards it takes."""
+    """Serves devices."""
     WORKER = "worker"
     """Verifies batches of reports."""
     COORDINATOR = "coordinator"

@@ -17,7 +17,7 @@ from fleetcount_aggregator.memory.questions import Questions
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.storage.changes import Changes
 from fleetcount_aggregator.storage.database import Changed
-from fleetcount_aggregator.storage.errors import DamagedError
+from fleetcount_aggregator.storage.errors import DamagedError, SchemaMovedError
 
 _LOOK_S: Final = 1.0
 
@@ -55,10 +55,16 @@ class Following:
             return
 
     async def run(self) -> None:
-        """Follow until cancelled; a store that fails is asked again."""
+        """Follow until cancelled; a store that fails is asked again.
+
+        Raises:
+            SchemaMovedError: the database was brought up to what this process does not know; it is to end.
+        """
         while True:
             try:
                 await self.look()
+            except SchemaMovedError:
+                raise
             except FleetcountError as error:
                 log.warning("not_followed", reason=str(error))
             await asyncio.sleep(_LOOK_S)
@@ -70,9 +76,10 @@ class Following:
             FleetcountError: the store failed, or holds what cannot be read; then everything is looked at next.
         """
         async with self._following:
-            if self._leads():
-                return
             changed = await self._changes.look()
+            if self._leads():
+                self._changes.forget()
+                return
             try:
                 await (self._take_up_all() if changed is None else self._take_up(changed))
             except BaseException:

@@ -65,6 +65,13 @@ class Engine(Protocol):
         """
         ...
 
+    def write_in_line(self, work: Callable[[Database], T]) -> T:
+        """Run work as `write`, but wait for those who write the same rows and see what they committed (READ COMMITTED).
+
+        However often they write them it is done once, where `write` would begin again each time.
+        """
+        ...
+
     def read(self, work: Callable[[Database], T]) -> T:
         """Run work that only reads what is committed; raises StoreError if it cannot."""
         ...

@@ -21,7 +21,6 @@ from fleetcount_protocol.errors import FleetcountError
 from fleetcount_transport.key_files import read_secret
 from psycopg.conninfo import conninfo_to_dict
 
-from fleetcount_aggregator.storage.async_link import WAIT_OF_SERVER
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
 
@@ -66,8 +65,18 @@ _SETTINGS: Final = (
     # A machine that is gone holds no lock for hours.
     "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000",
 )
+_WAIT_OF_SERVER: Final = "SyncRepWaitForLSN"
+"""Where the server warns that nobody waits any more for the standby to have a commit, in whatever language."""
 LOCK_KEY: Final = "hashtext(current_schema())::bigint << 32 | %s::bigint"
 """Of a lock, whose name is a server's: each schema of a database may hold a store, and has locks of its own."""
+GRANTED: Final = (
+    "FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND classid::bigint = hashtext(current_schema())::bigint & 4294967295"
+)
+"""Of the locks that sessions hold; `objid` is the number that `LOCK_KEY` was made of."""
+PROCESS_LOCK: Final = 0x4643_5052
+"""Of the one process that has a database alone, or of those that share it, for as long as they are connected."""
 ENDED_IF_HUNG: Final = (
     b"SELECT set_config('idle_session_timeout', %s, false),"
     b" set_config('idle_in_transaction_session_timeout', %s, false)"
@@ -277,7 +286,7 @@ class Link:
         return self._connection
 
     def _hear(self, said: psycopg.errors.Diagnostic) -> None:
-        self._unkept = self._unkept or said.source_function == WAIT_OF_SERVER
+        self._unkept = self._unkept or said.source_function == _WAIT_OF_SERVER
 
     def _check_kept(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         """Take a commit whose wait for the standby was cancelled, by a timeout or by hand, for one without an answer.
@@ -303,15 +312,15 @@ class Link:
                         raise self._failure(error) from error
         raise AssertionError("one of two")
 
-    def write(self, work: Callable[[Database], T]) -> T:
-        """Run work in one SERIALIZABLE transaction, again from its beginning until it is committed once.
+    def write(self, work: Callable[[Database], T], *, level: bytes = b"SERIALIZABLE") -> T:
+        """Run work in one transaction of this isolation level, again from its beginning until it is committed once.
 
         Raises:
             StoreError: nothing was committed, or the server stays away and what became of it cannot be learned.
         """
         with self._lock:
             deadline, pause_s = time.monotonic() + _RETRY_S, _PAUSE_S
-            transaction = _Transaction(self._server.place, self._mark, self._check_kept)
+            transaction = _Transaction(self._server.place, self._mark, self._check_kept, level)
             while True:
                 try:
                     connection = self.connection()
@@ -360,8 +369,9 @@ class _Transaction:
     """
 
     def __init__(
-        self, place: str, mark: bytes, check_kept: "Callable[[psycopg.Connection[tuple[Any, ...]]], None]"
+        self, place: str, mark: bytes, check_kept: "Callable[[psycopg.Connection[tuple[Any, ...]]], None]", level: bytes
     ) -> None:
+        self._begin = b"BEGIN ISOLATION LEVEL " + level
         self._place = place
         self._mark = mark
         self._check_kept = check_kept
@@ -373,7 +383,7 @@ class _Transaction:
         """Try it; raises what the server raises, and what work raises, and then nothing of it is committed."""
         self._number = 0
         try:
-            connection.execute(b"BEGIN ISOLATION LEVEL SERIALIZABLE")
+            connection.execute(self._begin)
             number = _one(connection.execute(_MARK, (self._mark,)))
             if not number:  # A row made only now could not be asked for while its transaction is under way.
                 connection.close()

@@ -29,6 +29,7 @@ from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.postgres import (
     FATAL,
     LOCK_KEY,
+    PROCESS_LOCK,
     Link,
     LogEnd,
     PostgresDatabase,
@@ -38,7 +39,7 @@ from fleetcount_aggregator.storage.postgres import (
     one_line,
 )
 from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
-from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing, check_version, made_as
+from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_known, check_standing, check_version, made_as
 
 _WRITE_S: Final = 10.0
 """How often the file is written while the log grows; a process that dies remembers that much less."""
@@ -102,10 +103,10 @@ T = TypeVar("T")
 _HEARTBEAT_S: Final = 1.0
 _SCHEMA_LOCK: Final = 0x4643_5343
 """Of who makes or brings up the tables, for the length of the transaction."""
-_PROCESS_LOCK: Final = 0x4643_5052
-"""Of the one process that has a database alone, or of those that share it, for as long as they are connected."""
 _LEAD_LOCK: Final = 0x4643_4C44
 """Of the one process that leads, for as long as the connection that writes is."""
+_KNOWS: Final = 0x4644_0000
+"""Above it the lock of each version, shared by the processes for which it is the newest they know."""
 _TABLES: Final = (
     b"SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')"
 )
@@ -121,14 +122,13 @@ class PostgresEngine:
     fatal = FATAL
     heartbeat_s = _HEARTBEAT_S
 
-    def __init__(self, server: Server, mark: ServerMark, *, alone: bool, accept_failover: bool, shards: int) -> None:
+    def __init__(self, server: Server, mark: ServerMark, *, alone: bool, accept_failover: bool) -> None:
         self.place = server.place
         self.epoch: int | None = None
         self._server = server
         self._mark = mark
         self.alone = alone
         self._accept_failover = accept_failover
-        self._shards = shards
         self._writer = Link(server, self._admit_writer)
         self._reader = Link(server, self._admit)
         self._links = [self._writer, self._reader]
@@ -142,7 +142,6 @@ class PostgresEngine:
         *,
         alone: bool = True,
         accept_failover: bool = False,
-        shards: int = 1,
         migrate: bool = False,
         standing: Callable[[str, str], None] = check_standing,
         made: str = SERVING,
@@ -154,16 +153,15 @@ class PostgresEngine:
         else those of the release before this one are served as they are.
 
         `alone`: this process has the database alone, and leads; any other is refused, as this one is beside others.
-        `accept_failover`: go on
-        where another server, or this one after a change of the primary, has the database. `shards`: into how many a
-        window is cut that is installed from now on. `standing` judges whether the store may be used, by its place and
-        what it says of itself. `mark`: the file that remembers how far the server's log was seen (`ServerMark`).
+        `accept_failover`: go on where another server, or this one after a change of the primary, has the database.
+        `standing` judges whether the store may be used, by its place and what it says of itself. `mark`: the file that
+        remembers how far the server's log was seen (`ServerMark`).
 
         Raises:
             StoreError: the server cannot be reached, is not as it must be (`ServerState.refusal`), holds something
                 else, a schema that this program does not know or serve, is served by another process, or was moved.
         """
-        engine = cls(server, ServerMark(mark), alone=alone, accept_failover=accept_failover, shards=shards)
+        engine = cls(server, ServerMark(mark), alone=alone, accept_failover=accept_failover)
         with ExitStack() as opened:
             opened.callback(engine.close)
             engine._bring_up(migrate=migrate, made=made)
@@ -188,7 +186,7 @@ class PostgresEngine:
 
     def log_backend(self, path: Path) -> PostgresBackend:
         """See `Engine.log_backend`: tables, and no file."""
-        return PostgresBackend(self._server, self.link(), self._shards)
+        return PostgresBackend(self._server, self.link())
 
     def key_store(self) -> "KeyRows":
         """See `Engine.key_store`: a table."""
@@ -197,6 +195,10 @@ class PostgresEngine:
     def write(self, work: Callable[[Database], T]) -> T:
         """See `Engine.write`; SERIALIZABLE."""
         return self._writer.write(work)
+
+    def write_in_line(self, work: Callable[[Database], T]) -> T:
+        """See `Engine.write_in_line`."""
+        return self._writer.write(work, level=b"READ COMMITTED")
 
     def read(self, work: Callable[[Database], T]) -> T:
         """See `Engine.read`."""
@@ -287,8 +289,12 @@ class PostgresEngine:
         end_if_hung(connection)
         # Shared among the processes of one aggregator, so that who needs it alone, to move or repair it, has to wait.
         lock = "pg_try_advisory_lock" if self.alone else "pg_try_advisory_lock_shared"
-        if not _one(connection.execute(f"SELECT {lock}({LOCK_KEY})".encode(), (_PROCESS_LOCK,))):
+        if not _one(connection.execute(f"SELECT {lock}({LOCK_KEY})".encode(), (PROCESS_LOCK,))):
             raise StoreError(f"{self.place} is locked: another aggregator process runs on this database")
+        known = f"SELECT pg_try_advisory_lock_shared({LOCK_KEY})".encode()
+        if not _one(connection.execute(known, (_KNOWS + POSTGRES.version,))):
+            raise StoreError(f"{self.place} is locked: its tables are being brought up by a newer release")
+        check_known(_one(connection.execute(b"SELECT version FROM schema_version")))
         if self.epoch is not None and not _take_lead(PostgresDatabase(connection)):
             self.epoch = None  # Where nobody has taken the lock meanwhile, nobody has led: the epoch says so.
 
@@ -406,26 +412,20 @@ _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 def _end_older(place: str, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
     """Make sure in a transaction that brings up the tables that no process which knows only the old ones writes later.
 
-    Nobody joins or renews until its end, and then not without a look at the version (`leases`). Who has run out and
-    does not know it finds what it held taken.
+    Each process holds the lock of the newest version that it knows; none takes one of an older version until the end of
+    this transaction, and then not without a look at the version. The epoch ends what a coordinator has under way.
 
     Raises:
-        StoreError: a process of an older release lives.
+        StoreError: a process of an older release is connected.
     """
-    connection.execute(b"LOCK TABLE members IN SHARE ROW EXCLUSIVE MODE")
-    query = (
-        b"SELECT count(*), string_agg(DISTINCT release, ', ') FROM members"
-        b" WHERE until > clock_timestamp() AND newest_schema < %s"
-    )
-    count, releases = connection.execute(query, (POSTGRES.version,)).fetchone() or (0, "")
-    if count:
-        raise StoreError(
-            f"{place} is served by {count} processes of an older release ({releases}); allowed are none before its"
-            f" schema is brought to version {POSTGRES.version}: end them first"
-        )
+    for version in range(1, POSTGRES.version):
+        free = _one(connection.execute(f"SELECT pg_try_advisory_xact_lock({LOCK_KEY})".encode(), (_KNOWS + version,)))
+        if not free:
+            raise StoreError(
+                f"{place} is served by processes of an older release, which know schema version {version} at most;"
+                f" allowed are none before its schema is brought to version {POSTGRES.version}: end them first"
+            )
     connection.execute(b"UPDATE coordinator SET epoch = epoch + 1")
-    gone = b"owner NOT IN (SELECT member FROM living) AND owner <> ''"
-    connection.execute(b"UPDATE shards SET epoch = epoch + 1, owner = '' WHERE " + gone)
 
 
 _TAKE_LEAD: Final = f"SELECT pg_try_advisory_lock({LOCK_KEY})".replace("%s", "?")

@@ -31,6 +31,7 @@ from fleetcount_aggregator.storage.database import (
     STEPS,
     WINDOWS,
     Changed,
+    Database,
     SealedDatabase,
 )
 from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
@@ -107,6 +108,10 @@ class Closing:
 
     log_bytes: int
     half_pairs: int
+    twofold: int = 0
+    """Devices with two different reports."""
+    beyond: int = 0
+    """Reports that are more than a set may have."""
 
 
 def add_session(db: SealedDatabase, row: SessionRow, most: int, now: int) -> SessionRow | None:
@@ -251,6 +256,12 @@ def _held(db: SealedDatabase, window_id: WindowId) -> _Held:
     return _Held.of(WINDOWS.checked(db, row))
 
 
+def plain_state(db: Database, window_id: WindowId) -> WindowState | None:
+    """Return the state that a window's row names, unchecked; None if there is no such window."""
+    row = db.execute("SELECT state FROM windows WHERE window_id = ?", (window_id,)).fetchone()
+    return None if row is None else WindowState(row[0])
+
+
 def takes_instalments(db: SealedDatabase, window_id: WindowId) -> bool:
     """Return whether the window is there and its intake not closed."""
     row = db.execute("SELECT state FROM windows WHERE window_id = ?", (window_id,)).fetchone()
@@ -385,8 +396,12 @@ def apply_change(db: SealedDatabase, change: WindowChange, closing: Closing | No
     count_rejections(db, change.window_id, change.rejections)
     if closing is not None:
         window = replace(window, log_bytes=closing.log_bytes)
-        if closing.half_pairs:
-            count_rejections(db, change.window_id, {RejectReason.HALF_PAIR: closing.half_pairs})
+        found = {
+            RejectReason.HALF_PAIR: closing.half_pairs,
+            RejectReason.DUPLICATE_OTHER_BYTES: closing.twofold,
+            RejectReason.WINDOW_CLOSED: closing.beyond,
+        }
+        count_rejections(db, change.window_id, {reason: count for reason, count in found.items() if count})
     if window != held:
         db.execute(WINDOWS.update, WINDOWS.updating(db, *window.row()))
     return None

@@ -1,7 +1,7 @@
 """The tables of a store, numbered: one list for SQLite and PostgreSQL, and what brings up the versions before.
 
 Reads and writes no rows. Statements are written in SQLite's words, of which PostgreSQL knows others for three. In
-PostgreSQL there are also members, what they lease, and what others have to hear of (`leases`, `jobs`, `changes`).
+PostgreSQL there is also what several processes have between them.
 """
 
 import re
@@ -12,12 +12,9 @@ from fleetcount_transport.migrations import Schema
 
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.errors import SchemaMovedError, StoreError
 
-LEASE_TABLES: Final = (
-    "CREATE TABLE members (member TEXT PRIMARY KEY, address TEXT NOT NULL, roles TEXT NOT NULL,"
-    " until TIMESTAMPTZ NOT NULL, release TEXT NOT NULL DEFAULT '', newest_schema BIGINT NOT NULL)",
-    "CREATE VIEW living AS SELECT member, address, roles FROM members WHERE until > clock_timestamp()",
+PROCESS_TABLES: Final = (
     # Who may take the steps that happen once a window: who leads under the newest epoch (`postgres_engine`).
     "CREATE TABLE coordinator (one SMALLINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL,"
     " changes BIGINT NOT NULL DEFAULT 0)",
@@ -29,7 +26,7 @@ LEASE_TABLES: Final = (
     " request BYTEA NOT NULL, result BYTEA)",
     "ALTER TABLE jobs ALTER request SET STORAGE EXTERNAL, ALTER result SET STORAGE EXTERNAL",
 )
-"""A row is its owner's as long as that is a living member (`leases`)."""
+"""What processes over one database have between them (`postgres_engine`, `changes`, `jobs`)."""
 COMMIT_TABLE: Final = (
     "CREATE TABLE commits (link BYTEA PRIMARY KEY, number BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT now())"
     " WITH (fillfactor = 50)"
@@ -89,18 +86,21 @@ _TABLES: Final = (
 SQLITE: Final = Schema(version=1, tables=_TABLES, steps={})
 """In one SQLite file."""
 FRAME_TABLES: Final = (
+    # Whether a window takes instalments, and how many lanes were made for them.
+    "CREATE TABLE intakes (window_id bytea PRIMARY KEY, lanes integer NOT NULL DEFAULT 0,"
+    " closed boolean NOT NULL DEFAULT false)",
     # Half of a page is left free, so that the row that moves with every group stays where it is.
-    "CREATE TABLE shards (window_id bytea NOT NULL, shard integer NOT NULL, epoch bigint NOT NULL DEFAULT 0,"
-    " owner text NOT NULL DEFAULT '', seq bigint NOT NULL DEFAULT 0, rows bigint NOT NULL DEFAULT 0,"
-    " header bytea NOT NULL DEFAULT '', closed_seq bigint, PRIMARY KEY (window_id, shard)) WITH (fillfactor = 50)",
+    "CREATE TABLE lanes (window_id bytea NOT NULL, lane integer NOT NULL, seq bigint NOT NULL DEFAULT 0,"
+    " rows bigint NOT NULL DEFAULT 0, header bytea NOT NULL DEFAULT '', closed boolean NOT NULL DEFAULT false,"
+    " PRIMARY KEY (window_id, lane)) WITH (fillfactor = 50)",
     "CREATE TABLE ended (window_id bytea NOT NULL, leaf integer NOT NULL, digests bytea NOT NULL,"
     " PRIMARY KEY (window_id, leaf))",
     "ALTER TABLE ended ALTER digests SET STORAGE EXTERNAL",
 )
-"""Who may append what next (`postgres_frames`); the table of a window's frames comes and goes with the window."""
+"""What is appended next (`postgres_frames`); the table of a window's frames comes and goes with the window."""
 _OTHER_WORDS: Final = ((" BLOB", " BYTEA"), (" INTEGER", " BIGINT"), (" WITHOUT ROWID", ""))
 _POSTGRES_TABLES: Final = (
-    *LEASE_TABLES,
+    *PROCESS_TABLES,
     COMMIT_TABLE,
     # Wrapped under the store's key; with SQLite they are files, which can be overwritten where they lie.
     "CREATE TABLE data_keys (name TEXT PRIMARY KEY, wrapped BYTEA NOT NULL)",
@@ -175,6 +175,19 @@ def check_version(place: str, schema: Schema, tables: set[str], versions: list[i
     if not schema.knows(versions[0]) or not versions[0]:
         raise StoreError(f"{place} has schema version {versions[0]}; this version of fleetcount knows {schema.span}")
     return versions[0]
+
+
+def check_known(version: int) -> None:
+    """Return if this process knows tables of this version.
+
+    Raises:
+        SchemaMovedError: a newer release has brought them up.
+    """
+    if version > POSTGRES.version:
+        raise SchemaMovedError(
+            f"the database has schema version {version}; this process knows {POSTGRES.version} at most and takes"
+            " nothing any more: start the newer release in its place"
+        )
 
 
 def version_of(place: StorePlace, database: Database) -> int:

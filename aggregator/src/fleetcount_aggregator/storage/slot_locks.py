@@ -15,7 +15,7 @@ from fleetcount_aggregator.storage import postgres
 from fleetcount_aggregator.storage.async_link import Connect
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.postgres import ENDED_IF_HUNG, LOCK_KEY, hung_after
+from fleetcount_aggregator.storage.postgres import ENDED_IF_HUNG, GRANTED, LOCK_KEY, hung_after
 
 _SLOTS: Final = 0x4643_0000
 """The lock of slot 0; those of the others follow it."""
@@ -24,15 +24,10 @@ _HOLDER: Final = 0x4642_FFFF
 _TAKE: Final = f"SELECT pg_try_advisory_lock({LOCK_KEY})".encode()
 _FREE: Final = f"SELECT pg_advisory_unlock({LOCK_KEY})".encode()
 _JOIN: Final = f"SELECT pg_try_advisory_lock_shared({LOCK_KEY})".encode()
-_GRANTED: Final = (
-    "FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted"
-    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
-    " AND classid::bigint = hashtext(current_schema())::bigint & 4294967295"
-)
-_HELD: Final = f"SELECT objid::bigint, count(*) {_GRANTED} AND objid::bigint BETWEEN %s AND %s GROUP BY objid".encode()
+_HELD: Final = f"SELECT objid::bigint, count(*) {GRANTED} AND objid::bigint BETWEEN %s AND %s GROUP BY objid".encode()
 _HOLDERS: Final = (
     "SELECT lock - ?, coalesce(host(client_addr), 'the machine of the server')"  # noqa: S608 - constant
-    f" FROM (SELECT objid::bigint AS lock, pid {_GRANTED}) held JOIN pg_stat_activity USING (pid)"
+    f" FROM (SELECT objid::bigint AS lock, pid {GRANTED}) held JOIN pg_stat_activity USING (pid)"
     " WHERE lock BETWEEN ? AND ?"
 )
 

@@ -54,8 +54,8 @@ def damaged_frames(db: SealedDatabase, place: StorePlace, keys: StoreKeys) -> It
 
 def _of_windows(backend: LogBackend, keys: DataKeys, states: Sequence[LogState]) -> Iterator[Damage]:
     for state in states:
-        for shard in range(backend.shard_count(state.window_id)):
-            frames = backend.frames(state.window_id, keys.of(state.window_id).log_key, shard, None)
+        for lane in backend.lanes(state.window_id):
+            frames = backend.frames(state.window_id, keys.of(state.window_id).log_key, lane)
             try:
                 for _ in frames.columns():
                     pass
@@ -122,7 +122,7 @@ def check_store(place: StorePlace, keys: StoreKeys) -> StoreCheck:
             beside = [*_files(db, place.file, keys, logs=not held)]
         else:
             beside = [*damaged_frames(db, place, keys)]
-        runs = held or (place.url is not None and bool(plain.execute("SELECT count(*) FROM living").fetchone()[0]))
+        runs = held or (place.url is not None and _is_served(plain))
     found += _of_unended(place, keys, beside) if beside else []
     return StoreCheck(runs=runs, verdicts=tuple(_verdict(one) for one in dict.fromkeys(found)))
 
@@ -211,3 +211,11 @@ def _log(path: Path, state: LogState, data_keys: DataKeys) -> str:
     if scan.end < promised or (state.closed_length is not None and scan.end != state.closed_length):
         return f"{path} is damaged at byte {scan.end}: {promised} bytes of it have receipts"
     return ""
+
+
+def _is_served(database: Database) -> bool:
+    """Return whether a process serves a store in PostgreSQL."""
+    from fleetcount_aggregator.storage.postgres import GRANTED, PROCESS_LOCK  # As above.
+
+    held = f"SELECT count(*) {GRANTED} AND objid::bigint = ?"
+    return bool(database.execute(held, (PROCESS_LOCK,)).fetchone()[0])
