@@ -152,7 +152,9 @@ class Instalment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The aggregator's promise, made after its commit: durable here, counted if the report is complete everywhere."""
+    """The aggregator's promise, made after its commit: durable here, and counted if it is your only report and complete
+    everywhere.
+    """
 
     window_id: WindowId
     report_id: ReportId
