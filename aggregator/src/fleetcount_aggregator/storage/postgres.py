@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -74,7 +74,7 @@ GRANTED: Final = (
     " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
     " AND classid::bigint = hashtext(current_schema())::bigint & 4294967295"
 )
-"""Of the locks that sessions hold; `objid` is the number that `LOCK_KEY` was made of."""
+"""Of the locks that sessions hold; objid is the number that `LOCK_KEY` was made of."""
 PROCESS_LOCK: Final = 0x4643_5052
 """Of the one process that has a database alone, or of those that share it, for as long as they are connected."""
 ENDED_IF_HUNG: Final = (
@@ -93,8 +93,12 @@ SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
     (SELECT system_identifier::text FROM pg_control_system()),
     CASE WHEN pg_is_in_recovery() THEN 0
         ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END,
-    CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint END
+    CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint END,
+    extract(epoch FROM clock_timestamp())::float8, pg_backend_pid()
 """
+_LARGEST_SKEW_S: Final = 30.0
+_ROUNDS: Final = 4
+"""In which a pooler is seen to give one session to two clients, whatever order it gives them in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +133,41 @@ class Server:
                 raise StoreAwayError(f"{self.place} cannot be opened as a store: {one_line(error)}") from error
             raise
         return connection
+
+    def examine(self) -> "ServerState":
+        """Return what the server says of itself, once more is certain of it than `connect` sees: run before a start.
+
+        Raises:
+            StoreError: its clock is off, or a pooler stands before it that gives one session to several clients; writes
+                nothing.
+        """
+        with closing(self.connect()) as connection:
+            before = time.time()
+            state = ServerState.of(connection)
+            off_s = max(before - state.clock, state.clock - time.time())
+            if off_s > _LARGEST_SKEW_S:
+                raise StoreError(
+                    f"{self.place} is refused: its clock is {off_s:.0f} s away from this machine's; allowed are"
+                    f" {_LARGEST_SKEW_S:.0f}"
+                )
+            # What the connection was told at its beginning is of who answers it, which is the server itself or not.
+            if connection.info.backend_pid != state.session and self._is_shared(connection, state.session):
+                raise StoreError(
+                    f"{self.place} is refused: a pooler gives one session of the server to several clients; allowed is"
+                    " the server itself, or a pooler that keeps sessions: locks are a session's"
+                )
+            return state
+
+    def _is_shared(self, connection: "psycopg.Connection[tuple[Any, ...]]", session: int) -> bool:
+        """Whether a session is not kept while another connection is in a transaction."""
+        with closing(self.connect()) as other:
+            for _ in range(_ROUNDS):
+                other.execute(b"BEGIN")
+                for one, is_kept in ((other, False), (connection, True)):
+                    if (ServerState.of(one).session == session) is not is_kept:
+                        return True
+                other.execute(b"COMMIT")
+        return False
 
     async def connect_async(self) -> "psycopg.AsyncConnection[tuple[Any, ...]]":
         """Return a connection for an event loop, as `connect` does."""
@@ -191,6 +230,10 @@ class ServerState:
     timeline: int
     flushed: int = 0
     """Where what of its log is on the disk ends, in bytes since the cluster was made."""
+    clock: float = 0.0
+    """Its time, Unix seconds."""
+    session: int = 0
+    """Which of its processes serves this connection."""
 
     @classmethod
     def of(cls, connection: "psycopg.Connection[tuple[Any, ...]]") -> "ServerState":

@@ -164,6 +164,7 @@ class PostgresEngine:
         engine = cls(server, ServerMark(mark), alone=alone, accept_failover=accept_failover)
         with ExitStack() as opened:
             opened.callback(engine.close)
+            server.examine()
             engine._bring_up(migrate=migrate, made=made)
             engine._writer.connection()
             engine._remember_server()
@@ -316,7 +317,9 @@ class PostgresEngine:
         state = ServerState.of(self._writer.connection())
         self._mark.note(state.log_end, instead=self._accept_failover)
         values = (state.system_id, state.timeline)
-        self.write(lambda db: db.execute("UPDATE instance SET system_id = ?, timeline = ?", values))
+        # Nothing is written where all is as it was: whose store it is shows only when its key is tried.
+        if self.read(lambda db: db.execute("SELECT system_id, timeline FROM instance").fetchone()) != values:
+            self.write(lambda db: db.execute("UPDATE instance SET system_id = ?, timeline = ?", values))
         self._accept_failover = False
 
     def _bring_up(self, *, migrate: bool, made: str) -> None:

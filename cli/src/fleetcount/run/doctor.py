@@ -8,16 +8,17 @@ import base64
 import json
 import os
 import time
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 from fleetcount_aggregator.config import AggregatorConfig, MqttTable, load_config
 from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
+from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.opening import reading, server_of
+from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.schema import SQLITE, version_of
+from fleetcount_aggregator.storage.store_check import examine_server
 from fleetcount_aggregator.windows.status import read_standing
 from fleetcount_client.assembly import transport_of
 from fleetcount_client.config import DeviceSettings, load_settings
@@ -122,7 +123,8 @@ def _store(config: AggregatorConfig) -> Finding:
     """Return where the store lies, and, of a server, what it says.
 
     Raises:
-        StoreError: it is in a file and cannot be served from there, or on a server that may lose what it committed.
+        StoreError: it is in a file and cannot be served from there, or on a server that may not hold it, or holds
+            another's.
     """
     place = config.store_place
     if place.url is None:
@@ -134,11 +136,10 @@ def _store(config: AggregatorConfig) -> Finding:
             if not_served := read_standing(place):
                 raise StoreError(not_served)
         return ok("store", f"{place.name}, of one process")
-    server = server_of(place)
-    from fleetcount_aggregator.storage.postgres import ServerState  # Only where there is its client.
-
-    with closing(server.connect()) as connection:
-        state = ServerState.of(connection)
+    files = config.keys
+    signing_key = load_signing_key(files.signing_key_file)
+    keys = StoreKeys.load(files.signing_key_file, files.store_key_file, files.former_store_key_file, signing_key)
+    state = examine_server(place, keys)
     told = f"PostgreSQL {state.version // 10_000}, synchronous_commit {state.synchronous_commit}, fsync {state.fsync}"
     return ok("store", f"{place.name}: {told}, {state.standbys} standbys")
 
