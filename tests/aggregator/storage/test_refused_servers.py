@@ -1,4 +1,4 @@
-"""Servers that several processes must not share are refused in one line, at `doctor` and at a start, before any write."""
+"""Servers that processes must not share are refused in one line, by `doctor` and at a start, before any write."""
 
 import asyncio
 import time
