@@ -7,6 +7,7 @@ from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -30,7 +31,7 @@ KEYS = StoreKeys(bytes(range(32)), None)
 def through(url: str, port: int) -> str:
     """Return the URL of the same database behind a pooler."""
     asked = conninfo_to_dict(url)
-    options = f"&options={asked['options'].replace(' ', '%20').replace('=', '%3D')}" if asked.get("options") else ""
+    options = "" if asked.get("options") is None else f"&options={quote(str(asked['options']))}"
     return f"postgresql://{asked['user']}@127.0.0.1:{port}/{asked['dbname']}?sslmode=disable{options}"
 
 

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -67,7 +67,7 @@ class Bench:
         return window
 
 
-async def ended(task: asyncio.Task[None]) -> None:
+async def ended(task: asyncio.Task[Any]) -> None:
     """End what goes on."""
     task.cancel()
     await asyncio.wait([task])
