@@ -13,7 +13,7 @@ from fleetcount_protocol.ids import QuestionId, SessionId, WindowId
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.database import Change, Changed, Database
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.schema import check_known
+from fleetcount_aggregator.storage.schema import POSTGRES, check_known
 
 KEPT: Final = 4096
 """Numbers whose rows are kept."""
@@ -60,7 +60,7 @@ class Changes:
         row = await self._link.row("SELECT changes, version FROM coordinator, schema_version")
         if row is None:
             raise StoreError("the table coordinator of the database is empty; it has one row from the start")
-        check_known(int(row[1]))
+        check_known(int(row[1]), POSTGRES.version)
         newest, seen = int(row[0]), self._seen
         if newest == seen:
             return {}

@@ -22,7 +22,7 @@ from fleetcount_transport.key_files import read_secret
 from psycopg.conninfo import conninfo_to_dict
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
+from fleetcount_aggregator.storage.errors import SchemaMovedError, StoreAwayError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,6 +355,11 @@ class Link:
                         raise self._failure(error) from error
         raise AssertionError("one of two")
 
+    def ask(self) -> ServerState:
+        """Return what the server says of itself; raises StoreError and psycopg's errors."""
+        with self._lock:
+            return ServerState.of(self.connection())
+
     def write(self, work: Callable[[Database], T], *, level: bytes = b"SERIALIZABLE") -> T:
         """Run work in one transaction of this isolation level, again from its beginning until it is committed once.
 
@@ -380,7 +385,7 @@ class Link:
                     if not self.is_lost:
                         raise failure from error
                 except StoreError as error:
-                    if not self.is_lost:
+                    if not self.is_lost or isinstance(error, SchemaMovedError):
                         raise
                     failure = error
                 if time.monotonic() > deadline:

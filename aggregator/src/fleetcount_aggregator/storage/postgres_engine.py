@@ -249,7 +249,7 @@ class PostgresEngine:
             return self._trouble
         self._looked_at = now
         try:
-            state = ServerState.of(self._writer.connection())
+            state = self._writer.ask()
         except (StoreError, psycopg.Error):
             return self._trouble
         found = state.refusal()
@@ -287,7 +287,8 @@ class PostgresEngine:
 
     def _admit_writer(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         self._admit(connection)
-        end_if_hung(connection)
+        if not self.alone:  # Who moves a store for minutes says nothing here meanwhile, and must not lose it.
+            end_if_hung(connection)
         # Shared among the processes of one aggregator, so that who needs it alone, to move or repair it, has to wait.
         lock = "pg_try_advisory_lock" if self.alone else "pg_try_advisory_lock_shared"
         if not _one(connection.execute(f"SELECT {lock}({LOCK_KEY})".encode(), (PROCESS_LOCK,))):
@@ -295,7 +296,7 @@ class PostgresEngine:
         known = f"SELECT pg_try_advisory_lock_shared({LOCK_KEY})".encode()
         if not _one(connection.execute(known, (_KNOWS + POSTGRES.version,))):
             raise StoreError(f"{self.place} is locked: its tables are being brought up by a newer release")
-        check_known(_one(connection.execute(b"SELECT version FROM schema_version")))
+        check_known(_one(connection.execute(b"SELECT version FROM schema_version")), POSTGRES.version)
         if self.epoch is not None and not _take_lead(PostgresDatabase(connection)):
             self.epoch = None  # Where nobody has taken the lock meanwhile, nobody has led: the epoch says so.
 

@@ -177,15 +177,15 @@ def check_version(place: str, schema: Schema, tables: set[str], versions: list[i
     return versions[0]
 
 
-def check_known(version: int) -> None:
-    """Return if this process knows tables of this version.
+def check_known(version: int, newest: int) -> None:
+    """Return if a process that knows tables of versions up to `newest` knows those of this one.
 
     Raises:
         SchemaMovedError: a newer release has brought them up.
     """
-    if version > POSTGRES.version:
+    if version > newest:
         raise SchemaMovedError(
-            f"the database has schema version {version}; this process knows {POSTGRES.version} at most and takes"
+            f"the database has schema version {version}; this process knows {newest} at most and takes"
             " nothing any more: start the newer release in its place"
         )
 
