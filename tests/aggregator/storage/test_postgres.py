@@ -223,8 +223,11 @@ def test_a_leader_whose_session_is_ended_leads_on_unless_another_has_led(
     assert first.stand()
 
     def end() -> None:
+        process = first._writer.connection().info.backend_pid
         with pytest.raises(psycopg.OperationalError):
             first._writer.connection().execute(b"SELECT pg_terminate_backend(pg_backend_pid())")
+        running = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {process}"
+        wait_until(lambda: postgres_cluster.run(running) == [(0,)], "its session is over")
 
     end()
     assert first.write(first.leads)

@@ -311,6 +311,14 @@ class Link:
                 self._connection.close()
                 self._connection = None
 
+    def free(self) -> None:
+        """Let go of the connection and first of the locks of its session, which are others' when this returns."""
+        with self._lock:
+            if not self.is_lost:
+                with suppress(psycopg.Error):
+                    self.connection().execute(b"SELECT pg_advisory_unlock_all()")
+            self.close()
+
     def connection(self) -> "psycopg.Connection[tuple[Any, ...]]":
         """Return the connection, made again if it was lost; raises StoreError if that fails."""
         if self._connection is None or self._connection.closed:

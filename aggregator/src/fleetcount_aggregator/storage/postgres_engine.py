@@ -238,9 +238,9 @@ class PostgresEngine:
         return led
 
     def resign(self) -> None:
-        """Lead no more, and let another process lead at once: the next transaction is on a session without the lock."""
+        """Lead no more, and let another process lead at once: the next transaction is in a session without the lock."""
         self.epoch = None
-        self._writer.close()
+        self._writer.free()
 
     def trouble(self) -> str:
         """See `Engine.trouble`; a server that cannot be reached is said by who needs it."""
