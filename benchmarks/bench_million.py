@@ -67,7 +67,6 @@ UPLOAD = 2_048
 """Instalments handed to a store at once, as many as one message of a device's transport holds."""
 UPLOAD_BYTES = 1024 * 1024
 """Bytes of their parts, likewise."""
-SHARDS = 4
 SAID_EVERY = 8
 """Blocks between two words about how far a store is filled."""
 SETTINGS = ("shared_buffers=256MB", "max_wal_size=4GB")
@@ -127,8 +126,8 @@ def new_question(values: int, signing: Sequence[Ed25519PrivateKey], ports: Seque
 
 
 def open_store(seat: Seat) -> Store:
-    """Open or make an aggregator's store; on a server a window is cut into shards as by default."""
-    return Store.over(open_engine(seat.place, shards=SHARDS), seat.place.file, seat.signing_keys[seat.position])
+    """Open or make an aggregator's store."""
+    return Store.over(open_engine(seat.place), seat.place.file, seat.signing_keys[seat.position])
 
 
 def say(seat: Seat, what: str, since: float) -> None:

@@ -1,4 +1,4 @@
-"""Frames in PostgreSQL beside COPY of the same bytes into the same table, a commit a group; and a shard taken over.
+"""Frames in PostgreSQL beside COPY of the same bytes into the same table, a commit a group; and a lane read back.
 
 A server of its own on a socket, with default durability. Decides nothing.
 """
@@ -67,9 +67,7 @@ class Bench:
     def frames(self, window_id: WindowId) -> Frames:
         """Return the frames of a new window, to be written."""
         self.link.write(lambda db: self.home.install(db, window_id))
-        frames = self.home.frames(window_id, KEY, 0, 0)
-        list(frames.columns())
-        return frames
+        return self.home.frames(window_id, KEY)
 
     def append(self, groups: Sequence[InstalmentRun]) -> float:
         """Seal and append a frame a group; return seconds."""
@@ -127,8 +125,8 @@ def bench_append(bench: Bench, name: str, group: int, count: int, part_bytes: in
     )
 
 
-def bench_take_over(bench: Bench, directory: Path, count: int) -> None:
-    """Report how long a start or a take-over reads, from PostgreSQL and from a file."""
+def bench_reading(bench: Bench, directory: Path, count: int) -> None:
+    """Report how long a start or a closing reads, from PostgreSQL and from a file."""
     window_id, group = WindowId(os.urandom(32)), 2_048
     path = directory / "window.log"
     for frames in (bench.frames(window_id), FileFrames(path, window_id, KEY)):
@@ -136,7 +134,7 @@ def bench_take_over(bench: Bench, directory: Path, count: int) -> None:
             frames.append([new_frame(instalments(window_id, min(group, count - start), HELPER_PART), number)], 1)
         frames.close()
     for what, again in (
-        ("PostgreSQL", bench.home.frames(window_id, KEY, 0, 0)),
+        ("PostgreSQL", bench.home.frames(window_id, KEY, 0)),
         ("a file", FileFrames(path, window_id, KEY)),
     ):
         wall, cpu = time.perf_counter(), time.process_time()
@@ -196,7 +194,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with closing(bench.home):
             bench_append(bench, "A", 120, 12_000 // share, LEADER_PART)
             bench_append(bench, "B", 2_048, 400_000 // share, HELPER_PART)
-            bench_take_over(bench, directory, options.reports)
+            bench_reading(bench, directory, options.reports)
     finally:
         if cluster is not None:
             cluster.stop()

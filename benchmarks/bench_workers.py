@@ -1,7 +1,7 @@
-"""Verification by workers that lease batches, beside the worker of one process: over the same tables, and over a file.
+"""Verification by workers that take batches, beside the worker of one process: over the same tables, and over a file.
 
-The same window, reports and sizes of batches every way. CPU is user and system time of this process (which asks, leases
-and collects) and of its worker processes; the server's is a row of its own. What leasing costs is held against one
+The same window, reports and sizes of batches every way. CPU is user and system time of this process (which asks and
+collects) and of its worker processes; the server's is a row of its own. What asking costs is held against one
 process over the same PostgreSQL; over a file only reading differs besides, which is a row of its own too: nothing that
 a worker does makes a socket as cheap as a file in the cache. Decides nothing.
 """
@@ -29,14 +29,11 @@ from fleetcount_aggregator.memory.installed import read_window
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
-from fleetcount_aggregator.storage.leases import Member
 from fleetcount_aggregator.storage.log_slice import ReportSource
-from fleetcount_aggregator.storage.notices import Notices
 from fleetcount_aggregator.storage.opening import open_engine, server_of
 from fleetcount_aggregator.storage.row_types import WindowChange
-from fleetcount_aggregator.storage.schema import DONE_CHANNEL, JOB_CHANNEL
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.verification.leased_workers import LeasedWorkers
+from fleetcount_aggregator.verification.remote_workers import RemoteWorkers
 from fleetcount_aggregator.verification.workers import (
     InlineWorkers,
     ProcessWorkers,
@@ -63,8 +60,6 @@ AT_ONCE: Final = 4
 """Batches that are asked for at once."""
 TURNS: Final = 5
 """Of these the best counts: what disturbs one of them disturbs the ratio."""
-LEASE_S: Final = 300
-"""Longer than anything here takes: nobody renews."""
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 
 
@@ -197,38 +192,26 @@ async def embedded(store: Store, asked: Asked, count: int, server: int) -> Verif
 
 
 @asynccontextmanager
-async def leasing(place: StorePlace, asked: Asked, count: int) -> AsyncIterator[tuple[Store, LeasedWorkers]]:
-    """Give a store in PostgreSQL, and what asks so many workers, each a member with a process of its own."""
-    connect = server_of(place).connect_async
+async def asking(place: StorePlace, asked: Asked, count: int) -> AsyncIterator[tuple[Store, RemoteWorkers]]:
+    """Give a store in PostgreSQL, and what asks so many workers, each with a process of its own."""
+    connect = server_of(place).connect_unsure
     async with AsyncExitStack() as opened, asyncio.TaskGroup() as group:
         store = Store.over(open_engine(place, alone=False), place.file, KEY)
         opened.push_async_callback(store.close)
-        links = [AsyncLink(connect) for _ in range(2 * count + 2)]
-        for link in links:
-            opened.push_async_callback(link.close)
-        asker = Member(links[0], length_s=LEASE_S)
-        await asker.join()
-        leased = LeasedWorkers(Jobs(links[1], asker), store.data_keys, ProcessWorkers(1, warm=False))
-        opened.push_async_callback(leased.close)
-        roles: list[WorkerRole] = []
-        for number in range(count):
-            member, local = Member(links[2 * number + 2], length_s=LEASE_S), ProcessWorkers(1)
+        link = AsyncLink(connect)
+        opened.push_async_callback(link.close)
+        remote = RemoteWorkers(Jobs(link), store.data_keys, ProcessWorkers(1, warm=False))
+        opened.push_async_callback(remote.close)
+        going = [remote.keep_collecting()]
+        for _ in range(count):
+            local = ProcessWorkers(1)
             opened.push_async_callback(local.close)
-            await member.join()
-            jobs = Jobs(links[2 * number + 3], member)
             context = context_of(store, local, asked)
             await context.windows.follow(asked.window_id)
-            roles.append(WorkerRole(context.windows, member, jobs, local, store.logs.backend.reader))
-
-        def work_is_there(_: str) -> None:
-            for role in roles:
-                role.look()
-
-        hears = {DONE_CHANNEL: lambda _: leased.look(), JOB_CHANNEL: work_is_there}
-        going = [Notices(connect, hears, leased.look).run(), leased.keep_collecting(), *(role.run() for role in roles)]
+            going.append(WorkerRole(context.windows, connect, local, store.logs.backend.reader).run())
         tasks = [group.create_task(work) for work in going]
         try:
-            yield store, leased
+            yield store, remote
         finally:
             for task in tasks:
                 task.cancel()
@@ -240,24 +223,24 @@ async def run(directory: Path, url: str, server: int, count: int) -> None:
     asked = Asked(new_question(VALUES, keys, PORTS), keys)
     from_file = await embedded(Store.open(directory / "bench.db", KEY), asked, count, server)
     place = StorePlace(directory=directory, url=url)
-    from_server = await embedded(Store.over(open_engine(place, shards=4), place.file, KEY), asked, count, server)
-    leased: list[Took] = []
+    from_server = await embedded(Store.over(open_engine(place), place.file, KEY), asked, count, server)
+    remote: list[Took] = []
     for workers in (1, 2):
-        async with leasing(place, asked, workers) as (store, asker):
+        async with asking(place, asked, workers) as (store, asker):
             took, found = await verify(store, asked, asker, server)
         if not found == from_server.sums == from_file.sums:
-            raise SystemExit("leased batches add up to something else")
-        leased.append(took)
+            raise SystemExit("batches of leased workers add up to something else")
+        remote.append(took)
     note = f"{count:,} reports of {VALUES:,} values at the leader, {BATCH} a batch, best of {TURNS}"
-    report_cpu(from_file, from_server, leased[0], count, note)
+    report_cpu(from_file, from_server, remote[0], count, note)
     report(
         Row(
             path="reports verified by two leased workers",
-            ours=count / leased[1].wall_s,
+            ours=count / remote[1].wall_s,
             unit="/s",
             peer="one leased worker",
-            peer_value=count / leased[0].wall_s,
-            ratio=leased[0].wall_s / leased[1].wall_s,
+            peer_value=count / remote[0].wall_s,
+            ratio=remote[0].wall_s / remote[1].wall_s,
             must=1.7 if len(os.sched_getaffinity(0)) > 2 else None,
             aim=1.7,
             note="one machine: two workers, who asks and the server share its cores",
@@ -265,7 +248,7 @@ async def run(directory: Path, url: str, server: int, count: int) -> None:
     )
 
 
-def report_cpu(from_file: Verified, from_server: Verified, leased: Took, count: int, note: str) -> None:
+def report_cpu(from_file: Verified, from_server: Verified, remote: Took, count: int, note: str) -> None:
     """Report the CPU of a report: of one leased worker, of reading alone, and of the server."""
     path, each = "CPU of a report verified by a leased worker", 1e6 / count
     for peer, beside, must in (
@@ -275,11 +258,11 @@ def report_cpu(from_file: Verified, from_server: Verified, leased: Took, count: 
         report(
             Row(
                 path=path,
-                ours=each * leased.cpu_s,
+                ours=each * remote.cpu_s,
                 unit="us",
                 peer=peer,
                 peer_value=each * beside.cpu_s,
-                ratio=leased.cpu_s / beside.cpu_s,
+                ratio=remote.cpu_s / beside.cpu_s,
                 must=must,
                 aim=1.15,
                 larger_is_better=False,
@@ -301,12 +284,12 @@ def report_cpu(from_file: Verified, from_server: Verified, leased: Took, count: 
     report(
         Row(
             path="the server's CPU of a report that is verified by a leased worker",
-            ours=each * leased.server_s,
+            ours=each * remote.server_s,
             unit="us",
             peer="by a worker of one process over the same tables",
             peer_value=each * from_server.took.server_s,
             # In the smallest size both may be less than a tick of the kernel's clock, which counts them.
-            ratio=leased.server_s / from_server.took.server_s if from_server.took.server_s else None,
+            ratio=remote.server_s / from_server.took.server_s if from_server.took.server_s else None,
             larger_is_better=False,
             note=note,
         )

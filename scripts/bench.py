@@ -53,7 +53,7 @@ LEFT_OUT: Final = {
     "million_postgres": ("it is that of a fleet again, over PostgreSQL", r"two aggregators, .* PostgreSQL: "),
     "network": ("it starts a fleet of clients", r"network: "),
     "question": ("it watches aggregators that wait", r"aggregator: .* open questions, idle"),
-    "takeover": ("it waits until a lease has run out", r"a shard of .* taken over"),
+    "takeover": ("it fills a server with reports", r"a shard of .* taken over|lanes of .* reports"),
     "workers": ("it starts the processes of an aggregator over PostgreSQL", r".* leased worker|of it: reading"),
 }
 """What a quick run leaves out unless it is named: why its figures need a long run, and how names of its rows begin."""

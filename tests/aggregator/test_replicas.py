@@ -32,7 +32,7 @@ from tests.support.aggregators import Network
 @asynccontextmanager
 async def process(url: str, root: Path, mqtt: str, role: Role) -> AsyncIterator[Callable[[], Replica]]:
     """What makes one process of an aggregator over a database, with more lines of [mqtt]."""
-    tables = f'[mqtt]\nbroker = "127.0.0.1:1883"\n{mqtt}[store]\nurl = "{url}"\nreplica_listen = "127.0.0.1:0"\n'
+    tables = f'[mqtt]\nbroker = "127.0.0.1:1883"\n{mqtt}[store]\nurl = "{url}"\n'
     text = GOOD.replace('"signing.key"', '"signing.key"\nstore_key_file = "store.key"')
     text = text.replace("[grpc]", "[grpc]\ninsecure = true")
     config = load_config(write(root, text + tables), {})

@@ -291,7 +291,7 @@ def test_what_a_quick_run_leaves_out_is_named_with_its_reason_and_every_row(caps
         "bench: left out, since its benchmark gave no such row, or says above why it did not, 2 rows:",
         "bench:     takes long",
         "bench:     at 20",
-        "bench: left out, since it waits until a lease has run out: takeover (`make bench ARGS=takeover`), 1 row:",
+        "bench: left out, since it fills a server with reports: takeover (`make bench ARGS=takeover`), 1 row:",
         "bench:     a shard of 1,048,576 reports taken over, 8 ms",
     ]
 

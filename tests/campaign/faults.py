@@ -26,7 +26,7 @@ _POINTS: Final = {
     "beta": tuple(one for one in AGGREGATOR_FAILPOINTS if not one.startswith("leader.")),
 }
 _OFF_S: Final = 6.0
-_LEASE_S: Final = 3.0
+_HANGS_S: Final = 9.0
 Names = Callable[[Lane], list[str]]
 
 
@@ -54,7 +54,7 @@ def _broker(lane: Lane) -> list[str]:
 
 
 def _intake(lane: Lane) -> list[str]:
-    """One of the processes that take reports; each owns shards."""
+    """One of the processes that take reports."""
     return [lane.dice.choice([name for name in lane.leader if name.startswith("intake")])]
 
 
@@ -331,7 +331,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "kill -9 of the relay": partial(_killed, names=_relay),
     "kill -9 of all devices": _devices_killed,
     "kill -9 of PostgreSQL": _server_killed,
-    "kill -9 of a replica that owns shards": partial(_killed, names=_intake),
+    "kill -9 of an intake replica": partial(_killed, names=_intake),
     "kill -9 of the worker replica": partial(_killed, names=_worker),
     "kill -9 of the elected coordinator": partial(_killed, names=_coordinator),
     "kill -9 of the coordinator that waits": partial(_killed, names=_waiting_coordinator),
@@ -339,8 +339,8 @@ FAULTS: Final[dict[str, Fault]] = {
     "replicas of another release, one after the other": _upgraded,
     "SIGSTOP of the leader": partial(_stopped, names=_leader),
     "SIGSTOP of the helper": partial(_stopped, names=_helper),
-    "SIGSTOP of an owner of shards past its lease": partial(_stopped, names=_intake, least_s=2 * _LEASE_S),
-    "SIGSTOP of the coordinator past its lease": partial(_stopped, names=_coordinator, least_s=2 * _LEASE_S),
+    "SIGSTOP of an intake replica": partial(_stopped, names=_intake, least_s=_HANGS_S),
+    "SIGSTOP of the coordinator beyond its session": partial(_stopped, names=_coordinator, least_s=_HANGS_S),
     "full disk": _disk_full,
     "EIO from every sync": _disk_error,
     "EIO from every sync of PostgreSQL": _server_disk_error,
@@ -361,7 +361,7 @@ _FILES: Final = {
 }
 _WHOLE: Final = {"kill -9 of the leader between two steps"}
 _SERVER: Final = {"kill -9 of PostgreSQL", "EIO from every sync of PostgreSQL"}
-_REPLICAS: Final = {name for name in FAULTS if "replica" in name or "coordinator" in name or "shards" in name}
+_REPLICAS: Final = {name for name in FAULTS if "replica" in name or "coordinator" in name}
 
 
 def fits(fault: str, lane: Lane) -> bool:

@@ -78,7 +78,7 @@ def _put_stores(deployment: LiveDeployment, cluster: Cluster) -> None:
     for position in range(deployment.count):
         cluster.run(f"CREATE DATABASE {NAMES[position]}")
         with deployment.config(position).open("a") as file:
-            file.write(f'\n[store]\nurl = "{cluster.url(NAMES[position])}"\nreplica_listen = "127.0.0.1:0"\n')
+            file.write(f'\n[store]\nurl = "{cluster.url(NAMES[position])}"\n')
 
 
 def _follow_deny_list(deployment: LiveDeployment) -> Path:

@@ -548,9 +548,3 @@ def test_a_store_in_a_file_has_one_process_with_all_roles(fleetcount: Callable, 
     assert (some.code, wrong.code) == (2, 2)
     assert "--roles is intake,worker and store.url is missing" in some.error_line
     assert "--roles names 'leader'; allowed are some of intake, worker, coordinator" in wrong.error_line
-
-    alpha.write_text(alpha.read_text() + '\n[store]\nurl = "postgresql:///db"\nshards = 3\n')
-    uneven = fleetcount("aggregator", "serve", "--config", alpha)
-    assert uneven.code == 2
-    assert "shards" in uneven.error_line
-    assert "allowed is a power of two, 1 to 256" in uneven.error_line

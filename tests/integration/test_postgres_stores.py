@@ -28,7 +28,7 @@ async def test_killed_with_their_server_two_aggregators_release_the_one_exact_re
         for position in range(2):
             cluster.run(f"CREATE DATABASE {NAMES[position]}")
             with deployment.config(position).open("a") as file:
-                file.write(f'\n[store]\nurl = "{cluster.url(NAMES[position])}"\nreplica_listen = "127.0.0.1:0"\n')
+                file.write(f'\n[store]\nurl = "{cluster.url(NAMES[position])}"\n')
         try:
             deployment.start(0, "release.after_draw_store")
             deployment.start(1)

@@ -131,7 +131,7 @@ async def test_a_release_is_one_for_ever_signed_for_strangers_and_nothing_secret
     for child in pair.children:
         page = f"127.0.0.1:{child.ready()['metrics_port']}"
         ready = await asyncio.to_thread(wait_until, lambda page=page: says_ready(page), f"{child.name} is ready")
-        assert {one["name"] for one in ready["checks"]} >= {"store", "keys", "peers", "broker", "clock", "roles"}
+        assert {one["name"] for one in ready["checks"]} >= {"store", "keys", "peers", "broker", "clock"}
         os.kill(child.pid, signal.SIGHUP)
         await asyncio.to_thread(wait_until, lambda log=child.log: "log_level_changed" in log.read_text(), "the level")
 

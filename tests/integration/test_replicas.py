@@ -54,7 +54,7 @@ async def replicated(root: Path, url: str) -> AsyncIterator[tuple[LiveDeployment
             await asyncio.to_thread(deployment.children[1].ended)
 
 
-async def test_a_coordinator_and_an_owner_are_killed_and_the_sum_is_exact(postgres_url: str, tmp_path: Path) -> None:
+async def test_a_coordinator_and_an_intake_are_killed_and_the_sum_is_exact(postgres_url: str, tmp_path: Path) -> None:
     async with replicated(tmp_path / "alpha-of-five", postgres_url) as (deployment, replicas, _):
         first = await asyncio.to_thread(replicas.coordinator, COORDINATORS)
         second = next(name for name in COORDINATORS if name != first)
@@ -79,10 +79,10 @@ async def test_a_coordinator_and_an_owner_are_killed_and_the_sum_is_exact(postgr
             assert replicas.troubles(name) == []
 
 
-async def _murder(replicas: Replicas, window: Window, owner: str, coordinator: str) -> None:
-    """Kill an owner of shards in round one, while others wait for it, and the coordinator in round two."""
+async def _murder(replicas: Replicas, window: Window, intake: str, coordinator: str) -> None:
+    """Kill an intake in round one, and the coordinator in round two."""
     await _until(window.round_one_opens + (window.round_one_closes - window.round_one_opens) / 3)
-    await asyncio.to_thread(replicas.processes[owner].kill)
+    await asyncio.to_thread(replicas.processes[intake].kill)
     await _until(window.round_one_closes + 1)
     await asyncio.to_thread(replicas.processes[coordinator].kill)
 

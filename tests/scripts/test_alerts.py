@@ -202,9 +202,6 @@ class Standby:
 
     is_coordinator = False
 
-    def complaint(self) -> str:
-        return ""
-
 
 async def nobody_leads(scene: Scene) -> Shown:
     context = scene.network.core(1).context

@@ -18,7 +18,7 @@ import pytest
 import yaml
 from fleetcount.__main__ import run_command
 from fleetcount_aggregator.config import load_config
-from fleetcount_aggregator.host.role import ALL_ROLES, read_roles
+from fleetcount_aggregator.host.role import ALL_ROLES, Role, read_roles
 from fleetcount_relay.config import load_relay_config
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,10 @@ def accepted(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> bool:
 def test_every_file_is_looked_at_by_a_test() -> None:
     looked_at = {
         *UNITS,
-        *(DEPLOY / name for name in ("Dockerfile", "compose.yaml", "mosquitto.acl", "mosquitto.conf")),
+        *(
+            DEPLOY / name
+            for name in ("Dockerfile", "compose.yaml", "compose-several.yaml", "mosquitto.acl", "mosquitto.conf")
+        ),
         *(DEPLOY / "monitoring" / name for name in ("alerts.yml", "alerts_test.yml", "grafana.json", "prometheus.yml")),
         *(DEPLOY / "sample" / f"{name}.toml" for name in ("aggregator", "device", "relay")),
         *(DEPLOY / "kustomize").rglob("*.*"),
@@ -230,6 +233,47 @@ def test_compose_mounts_what_keys_init_makes_and_every_configuration_fits(
         assert config.metrics is not None
 
 
+def test_several_processes_of_compose_are_one_aggregator_behind_its_balancer(
+    compose: dict[str, Any], deployment: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    several = yaml.safe_load((DEPLOY / "compose-several.yaml").read_text())
+    base, services = compose["services"]["alpha"], several["services"]
+    alpha = deployment / "deployment" / "alpha"
+    lines = (DEPLOY / "compose.yaml").read_text().partition("[store]\n")[2].splitlines()[:2]
+    table = "\n".join(["[store]", *(line.removeprefix("#").strip() for line in lines)])
+    (alpha / "several.toml").write_text(f"{(alpha / 'aggregator.toml').read_text()}\n{table}\n")
+    roles: dict[str, list[frozenset[Role]]] = {}
+    listens: list[str] = []
+    pages: list[str] = []
+    for name, service in services.items():
+        if name == "balancer":
+            continue
+        assert name == "alpha" or service["extends"] == {"file": "compose.yaml", "service": "alpha"}
+        command = service["command"]
+        assert command[: len(base["command"])] == base["command"]
+        assert accepted(command, capsys)
+        environment = {**base["environment"], **service["environment"]}
+        environment = {
+            key: value.replace("/deployment/", f"{deployment}/deployment/") for key, value in environment.items()
+        }
+        config = load_config(alpha / "several.toml", environment)
+        assert config.store.url is not None
+        assert config.metrics is not None
+        assert str(config.aggregator.state_directory) == "/state"
+        assert any(one.startswith("/state:") for one in service["tmpfs"])
+        own = read_roles(command[-1])
+        roles.setdefault(command[-1], []).append(own)
+        pages.append(config.metrics.listen)
+        if Role.INTAKE in own:
+            listens.append(config.grpc.device_listen)
+    assert {name: len(found) for name, found in roles.items()} == {"intake": 2, "worker": 1, "coordinator": 2}
+    assert len({*pages, *listens}) == 7, "of one machine each has a port of its own"
+    balancer = several["configs"]["balancer"]["content"]
+    assert re.findall(r"server \S+ (\S+) check", balancer) == listens
+    assert re.findall(r"bind (\S+)", balancer) == [load_config(alpha / "aggregator.toml", {}).grpc.device_listen]
+    assert "mode tcp" in balancer, "TLS is passed through"
+
+
 @pytest.mark.processes
 def test_compose_s_broker_gets_every_file_that_its_configuration_names(
     compose: dict[str, Any], deployment: Path, tmp_path: Path
@@ -413,7 +457,6 @@ def listens(folder: str, config: Any) -> dict[str, str]:
         "metrics": config.metrics.listen,
         "devices": config.grpc.device_listen,
         "peers": config.grpc.peer_listen,
-        "replicas": config.store.replica_listen,
     }
 
 
@@ -423,7 +466,7 @@ def test_what_runs_on_kubernetes_is_what_the_command_and_its_configuration_say(
 ) -> None:
     name = "relay" if folder == "relay" else "aggregator"
     text = (DEPLOY / "kustomize" / folder / f"{name}.toml").read_text()
-    (tmp_path / "config.toml").write_text(text.replace("POD_IP", "10.0.0.7"))
+    (tmp_path / "config.toml").write_text(text)
     config = LOADERS[name](tmp_path / "config.toml", {})
     workloads = [one["spec"]["template"]["spec"] for one in documents(folder) if one["kind"] in WORKLOADS]
     roles = set()

@@ -103,15 +103,10 @@ def listening_socket(port: int) -> str:
 class Replicas:
     """Processes of aggregator 0 of a deployment, which is not started itself; each has a configuration of its own."""
 
-    def __init__(
-        self, deployment: LiveDeployment, url: str, *, shards: int = 4, lease_s: float = 3.0, slots: int = 1
-    ) -> None:
+    def __init__(self, deployment: LiveDeployment, url: str, *, slots: int = 1) -> None:
         self._deployment = deployment
         self._slots = slots
-        self._store = (
-            f'\n[store]\nurl = "{url}"\nshards = {shards}\nlease_s = {lease_s}\nreplica_listen = "127.0.0.1:0"\n'
-            '[metrics]\nlisten = "127.0.0.1:0"\n'
-        )
+        self._store = f'\n[store]\nurl = "{url}"\n[metrics]\nlisten = "127.0.0.1:0"\n'
         self.processes: dict[str, ChildProcess] = {}
         self._words: dict[str, list[str]] = {}
         self._commands: dict[str, list[str]] = {}

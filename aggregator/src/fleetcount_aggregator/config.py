@@ -158,28 +158,15 @@ def _is_here(host: str) -> bool:
     return not host or host.startswith(("/", "@")) or is_loopback(host)
 
 
-def _shard_count(table: Table, key: str) -> int:
-    count = table.integer(key, 1, 256)
-    if count & (count - 1):
-        raise table.wrong(key, f"is {count}; allowed is a power of two, 1 to 256")
-    return count
-
-
 @settings
 class StoreTable:
     """[store]: without `url` the store is a SQLite file in the state directory; with it, a PostgreSQL database.
 
-    With PostgreSQL several processes may be one aggregator. A window is divided into `shards`, each written by one of
-    them. The others reach this one at `replica_address` (default: `replica_listen`); `lease_s` seconds after its last
-    renewal another process takes over its leases.
+    With it several processes may be one aggregator.
     """
 
     url: str | None = setting(_store_url, default=None)
     password_file: Path | None = setting(Table.file_name, default=None)
-    shards: int = setting(_shard_count, default=4)
-    replica_listen: str = setting(Table.listener, default="127.0.0.1:7431")
-    replica_address: str | None = setting(Table.endpoint, default=None)
-    lease_s: float = setting(Table.seconds, 0.5, 300, default=8.0)
 
     def __post_init__(self) -> None:
         if self.password_file is not None and self.url is None:
@@ -332,10 +319,6 @@ class AggregatorConfig:
             raise InconsistentError(
                 f"mqtt.slots is {self.mqtt.slots} and store.url is missing; a store in a file is of one process, which"
                 " has one connection to the broker: allowed is 1"
-            )
-        if self.grpc.insecure and not is_local(self.store.replica_listen):
-            raise InconsistentError(
-                f"store.replica_listen is {self.store.replica_listen!r}; without TLS only loopback is allowed"
             )
         own, ids = self.aggregator.id, [peer.id for peer in self.peers]
         if own in ids:

@@ -300,9 +300,9 @@ async def test_a_repeat_whose_shard_has_no_owner_at_present_is_busy_and_not_an_e
     await network.run_to_the_end(window)
 
     async def ownerless(*_: object) -> None:
-        raise StoreBusyError("the shard of a report has no owner at present")
+        raise StoreBusyError("the lane of a report is read at present")
 
-    monkeypatch.setattr(network.core(0).context.store, "instalment_digest", ownerless)
+    monkeypatch.setattr(network.core(0).context.store, "instalment_digests", ownerless)
 
     [answer] = await network.core(0).service.upload(device.first(3)[:1])
 

@@ -13,10 +13,13 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.journal import KEPT, move
+from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.roles.following import Following
 from fleetcount_aggregator.storage import ended
+from fleetcount_aggregator.storage.changes import Changes
 from fleetcount_aggregator.storage.ended import ArchivedWindow
 from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.store import Store
@@ -45,8 +48,7 @@ class Pair:
 async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
     async with AsyncExitStack() as opened:
         one, two = [await opened.enter_async_context(replica_store(postgres_url, tmp_path)) for _ in range(2)]
-        assert await one.member.stand() == 1
-        one.lead(1)
+        assert one.lead() == 1
         network = Network(2)
         network.seats[0].open_store = lambda: one.store  # type: ignore[method-assign]
         await network.start_all()
@@ -57,21 +59,23 @@ async def pair(postgres_url: str, tmp_path: Path) -> AsyncIterator[Pair]:
             network,
             context,
             Following(
-                context.windows, context.questions, leads=lambda: leads[0], forget_destroyed=two.store.forget_destroyed
+                context.windows,
+                context.questions,
+                Changes(two.link),
+                leads=lambda: leads[0],
+                forget_destroyed=two.store.forget_destroyed,
             ),
             leads,
         )
 
 
 async def test_windows_and_question_are_those_of_the_database(pair: Pair) -> None:
-    await pair.following.follow()
+    await pair.following.look()
     assert pair.context.windows.states == {}
 
     window = await pair.network.ask()
     question = await pair.network.stand()
-    pair.following.window_changed(window.window_id.hex())
-    pair.following.question_changed(question.question_id.hex())
-    await pair.following.follow()
+    await pair.following.look()
 
     assert pair.context.windows.states[window.window_id] is WindowState.ANNOUNCED
     asked_once = pair.network.core(0).context
@@ -81,30 +85,51 @@ async def test_windows_and_question_are_those_of_the_database(pair: Pair) -> Non
     assert list(pair.context.questions) == [question.question_id]
     await move(pair.network.core(0).context.windows, window.window_id, WindowState.ABORTED)
     pair.following.missed()
-    await pair.following.follow()
+    await pair.following.look()
     assert pair.context.windows.states[window.window_id] is WindowState.ABORTED
     assert window.window_id not in pair.context.windows.live
     assert [window_id for window_id, _ in pair.context.windows.outcomes.since(0)] == [window.window_id]
 
 
 async def test_a_session_whose_keys_were_erased_is_forgotten_also_while_it_is_read(pair: Pair) -> None:
+    await pair.following.look()
+    sessions = pair.context.windows.sessions
     for session_id in (ONE, OTHER):
-        pair.context.windows.sessions.live[session_id] = PackedSession(bytes(140))
+        sessions.live[session_id] = PackedSession(bytes(140))
 
-    with pair.context.windows.sessions.reading([ONE, OTHER]) as forgotten:
-        pair.following.chain_changed(ONE.hex())
-        assert list(pair.context.windows.sessions.live) == [OTHER]
+    with sessions.reading([ONE, OTHER]) as forgotten:
+        await pair.network.core(0).context.store.put_chains([(ONE, b"moved on")])
+        await pair.following.look()
+        assert list(sessions.live) == [OTHER]
         assert forgotten == {ONE}
         pair.following.missed()
-        assert pair.context.windows.sessions.live == {}
+        assert sessions.live == {}
         assert forgotten == {ONE, OTHER}
 
 
 async def test_the_coordinator_keeps_its_own_sessions_in_step_by_itself(pair: Pair) -> None:
+    await pair.following.look()
     pair.context.windows.sessions.live[ONE] = PackedSession(bytes(140))
     pair.leads[0] = True
-    pair.following.chain_changed(ONE.hex())
+    await pair.network.core(0).context.store.put_chains([(ONE, b"moved on")])
+    await pair.following.look()
     assert list(pair.context.windows.sessions.live) == [ONE]
+
+
+async def test_what_failed_to_be_taken_up_is_looked_at_again(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    await pair.following.look()
+    window, follow = await pair.network.ask(), Windows.follow
+
+    async def fails(windows: Windows, window_id: WindowId) -> None:
+        monkeypatch.setattr(Windows, "follow", follow)
+        raise StoreAwayError("the server is away")
+
+    monkeypatch.setattr(Windows, "follow", fails)
+    with pytest.raises(StoreAwayError):
+        await pair.following.look()
+    await pair.following.look()
+
+    assert pair.context.windows.states[window.window_id] is WindowState.ANNOUNCED
 
 
 @pytest.mark.parametrize("heard", [True, False])
@@ -114,19 +139,28 @@ async def test_nothing_is_held_of_a_window_whose_key_was_destroyed_elsewhere_hea
     window = await pair.network.ask()
     coordinator, store = pair.network.core(0).context, pair.context.store
     assert isinstance(store, Store)
-    await pair.following.follow()
+    await pair.following.look()
     store.data_keys.of(window.window_id)
-    store.logs.take(window.window_id, 0, 0)
+    run = InstalmentRun(
+        window_id=window.window_id,
+        round=1,
+        expected=2,
+        report_ids=bytes(16),
+        certificates=bytes(32),
+        digests=bytes(32),
+        public_shares=b"",
+        parts=b"part",
+    )
+    assert await store.add_instalments([run]) == [bytes((StoreOutcome.STORED,))]
+    assert store.logs.writes(window.window_id)
     await move(coordinator.windows, window.window_id, WindowState.ABORTED)
     await coordinator.windows.purge(window.window_id)
 
-    if heard:
-        pair.following.key_destroyed("its name")
-    else:
+    if not heard:
         pair.following.missed()
-    await pair.following.follow()
+    await pair.following.look()
 
-    assert not store.logs.writes(window.window_id, 0)
+    assert not store.logs.writes(window.window_id)
     with pytest.raises(StoreError, match="no data key"):
         store.data_keys.of(window.window_id)
 
@@ -144,7 +178,7 @@ async def test_who_is_elected_finishes_a_purge_that_was_cut_off_since_its_start(
 
 async def test_who_is_elected_drives_no_window_that_has_come_to_rest_unheard(pair: Pair) -> None:
     window = await pair.network.ask()
-    await pair.following.follow()
+    await pair.following.look()
     coordinator = pair.network.core(0).context
     await move(coordinator.windows, window.window_id, WindowState.ABORTED)
     await coordinator.store.archive_windows(
@@ -164,7 +198,7 @@ async def test_who_is_elected_has_no_question_that_was_put_to_rest_and_forgotten
     assert isinstance(store, Store)
     pair.network.clock.advance(question.schedule.end + 365 * 86_400 - pair.network.clock.now())
     await decide_windows(coordinator, question.question_id)
-    await pair.following.follow()
+    await pair.following.look()
     assert list(pair.context.questions) == [question.question_id]
     await coordinator.store.archive_question(question.question_id, question.schedule.end, "keys/")
     await coordinator.store.mend(lambda db: ended._forget_question(db, question.question_id))  # type: ignore[attr-defined]
@@ -179,7 +213,7 @@ async def test_who_is_elected_has_no_question_that_was_put_to_rest_and_forgotten
 
 async def test_who_is_elected_again_puts_no_window_to_rest_that_was_forgotten_meanwhile(pair: Pair) -> None:
     window = await pair.network.ask()
-    await pair.following.follow()
+    await pair.following.look()
     coordinator, store = pair.network.core(0).context, pair.context.store
     assert isinstance(store, Store)
     windows = pair.context.windows

@@ -240,13 +240,9 @@ class Place:
     """A place among several processes that a test sets."""
 
     is_coordinator = False
-    trouble = ""
-
-    def complaint(self) -> str:
-        return self.trouble
 
 
-async def test_of_several_processes_the_coordinator_alone_answers_for_peers_and_each_for_its_leases(
+async def test_of_several_processes_the_coordinator_alone_answers_for_peers(
     network: Network,
 ) -> None:
     context, place = network.core(0).context, Place()
@@ -262,13 +258,9 @@ async def test_of_several_processes_the_coordinator_alone_answers_for_peers_and_
     context.host.health.note(
         Dependency.BROKER, "no connection to broker:8883"
     )  # The slot of the connection is here now.
-    place.trouble = "its leases are not surely its own"
-    assert wrong(readiness) == {
-        "broker": "no connection to broker:8883",
-        "roles": "its leases are not surely its own",
-    }
+    assert wrong(readiness) == {"broker": "no connection to broker:8883"}
     context.host.health.forget(Dependency.BROKER)
-    assert set(wrong(readiness)) == {"roles"}
+    assert wrong(readiness) == {}
 
 
 async def test_a_process_answers_for_the_slots_it_has_and_shows_which_they_are(network: Network) -> None:

@@ -1,98 +1,22 @@
 """What only one process at a time may do is done by the one that holds the slot, and by the next when that is gone."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
 
 import pytest
 
 pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postgres])")
 
+from fleetcount_aggregator.roles import slots as roles_slots
 from fleetcount_aggregator.roles.slots import SlotKeeper
+from fleetcount_aggregator.storage import postgres
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.leases import Member, Slot
+from fleetcount_aggregator.storage.slot_locks import SlotLocks
 
-from tests.support.members import Members, members_of
+from tests.support.connector import connector
 from tests.support.processes import pace
-
-
-@pytest.fixture
-async def members(postgres_url: str) -> AsyncIterator[Members]:
-    async with members_of(postgres_url) as made:
-        yield made
-
-
-async def test_a_slot_is_worked_in_by_its_holder_alone_and_taken_over_when_it_is_gone(members: Members) -> None:
-    working: list[tuple[str, Slot]] = []
-    ended: list[str] = []
-    changed = asyncio.Event()
-    both = [await members.join(length_s=1.0) for _ in range(2)]
-
-    async def hold(number: int) -> None:
-        async def work(slot: Slot) -> None:
-            working.append((f"member {number}", slot))
-            changed.set()
-            try:
-                await asyncio.Event().wait()
-            finally:
-                ended.append(f"member {number}")
-                changed.set()
-
-        await SlotKeeper(both[number], 1, "intake", work).run()
-
-    async def until(count: int, of: list[str] | list[tuple[str, Slot]]) -> None:
-        async with asyncio.timeout(60):
-            while len(of) < count:
-                changed.clear()
-                await changed.wait()
-
-    link = await members.link()
-    await link.rows("UPDATE members SET until = clock_timestamp() + interval '1 hour'")
-    holding = [asyncio.create_task(hold(number)) for number in range(2)]
-    await until(1, working)
-    [(first, slot)] = working
-    await members.run_out(both[int(first[-1])])
-
-    await until(2, working)
-
-    assert [one for _, one in working] == [slot, Slot(slot.slot, slot.token + 1)]
-    assert working[1][0] != first
-    await until(1, ended)
-    assert ended == [first]
-    for task in holding:
-        task.cancel()
-    await asyncio.wait(holding)
-
-
-async def test_work_that_fails_is_begun_again_and_a_slot_whose_taking_had_its_answer_lost_is_taken_again(
-    members: Members, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    member, taking = await members.join(length_s=1.0), Member.take_slot
-    link = await members.link()
-    await link.rows("UPDATE members SET until = clock_timestamp() + interval '1 hour'")
-    monkeypatch.setattr(Member, "holds", True)
-    worked: list[int] = []
-    again = asyncio.Event()
-
-    async def lost(member: Member, slots: int) -> Slot | None:
-        monkeypatch.setattr(Member, "take_slot", taking)
-        await taking(member, slots)
-        raise StoreError("the database does not answer")
-
-    async def work(slot: Slot) -> None:
-        worked.append(slot.token)
-        if len(worked) == 1:
-            raise StoreError("the broker is away")
-        again.set()
-        await asyncio.Event().wait()
-
-    monkeypatch.setattr(Member, "take_slot", lost)
-    holding = asyncio.create_task(SlotKeeper(member, 1, "intake", work).run())
-    async with asyncio.timeout(20):
-        await again.wait()
-    holding.cancel()
-    await asyncio.wait([holding])
-
-    assert worked == [2, 3]
 
 
 class Working:
@@ -100,24 +24,24 @@ class Working:
 
     def __init__(self) -> None:
         self.now: dict[int, set[int]] = {}
-        self.began: list[tuple[int, Slot]] = []
+        self.began: list[tuple[int, int]] = []
         self._changed = asyncio.Event()
 
-    async def work(self, number: int, slot: Slot) -> None:
-        """Work for a member until cancelled."""
+    async def work(self, number: int, slot: int) -> None:
+        """Work for a process until cancelled."""
         own = self.now.setdefault(number, set())
-        own.add(slot.slot)
+        own.add(slot)
         self.began.append((number, slot))
         self._changed.set()
         try:
             await asyncio.Event().wait()
         finally:
-            own.discard(slot.slot)
+            own.discard(slot)
             self._changed.set()
 
     async def until(self, slots: int, *most: int) -> None:
-        """Wait until so many slots are worked in, each by one member, and none works in more than it may at most."""
-        async with asyncio.timeout(10 * pace()):
+        """Wait until so many slots are worked in, each by one process, and none works in more than it may at most."""
+        async with asyncio.timeout(20 * pace()):
             while not self._is_so(slots, most):
                 self._changed.clear()
                 await self._changed.wait()
@@ -128,65 +52,128 @@ class Working:
         return within and sorted(one for share in shares for one in share) == list(range(slots))
 
 
-async def test_each_living_member_has_its_part_of_the_slots_and_the_last_has_all(members: Members) -> None:
-    """With M living intakes none holds more than N / M of N slots, rounded up; a lone one holds all N."""
-    working, joined = Working(), list[Member]()
-    link, holding = await members.link(), list[asyncio.Task[None]]()
+@dataclass
+class Keepers:
+    """The keepers of slots that a test starts, each as a process of its own."""
 
-    async def come() -> None:
-        number, member = len(joined), await members.join(length_s=1.0, roles="intake,worker")
-        await link.rows(
-            "UPDATE members SET until = clock_timestamp() + interval '1 hour' WHERE member = %s", member.name
-        )
-        joined.append(member)
-        keeper = SlotKeeper(member, 5, "intake", lambda slot: working.work(number, slot))
-        holding.append(asyncio.create_task(keeper.run()))
+    url: str
+    slots: int
+    working: Working = field(default_factory=Working)
+    tasks: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
+    locks: list[SlotLocks] = field(default_factory=list[SlotLocks])
 
-    await members.join(roles="worker")
-    await come()
+    def come(self) -> None:
+        number, locks = len(self.tasks), SlotLocks(connector(self.url), self.slots)
+        self.locks.append(locks)
+        keeper = SlotKeeper(locks, self.slots, lambda slot: self.working.work(number, slot))
+        self.tasks.append(asyncio.create_task(keeper.run()))
+
+    async def leave(self, number: int) -> None:
+        self.tasks[number].cancel()
+        await asyncio.wait([self.tasks[number]])
+
+
+@pytest.fixture
+async def keepers(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Callable[[int], Keepers]]:
+    """What makes keepers of so many slots, who look twenty times as often."""
+    monkeypatch.setattr(roles_slots, "_LOOK_S", 0.05)
+    async with AsyncExitStack() as opened:
+
+        def make(slots: int) -> Keepers:
+            made = Keepers(postgres_url, slots)
+
+            async def end() -> None:
+                for number in range(len(made.tasks)):
+                    await made.leave(number)
+
+            opened.push_async_callback(end)
+            return made
+
+        yield make
+
+
+async def test_each_process_has_its_part_of_the_slots_and_the_last_has_all(
+    keepers: Callable[[int], Keepers],
+) -> None:
+    """With M intakes none holds more than N / M of N slots, rounded up; a lone one holds all N."""
+    made = keepers(5)
+    working = made.working
+    made.come()
     await working.until(5, 5)
-    await come()
+    made.come()
     await working.until(5, 3, 2)
     assert working.now[0] == {0, 1, 2}, "the first stay where they are"
-    await come()
+    made.come()
     await working.until(5, 2, 2, 1)
-    await members.run_out(joined[0])
+    await made.leave(0)
     await working.until(5, 0, 3, 3)
-    await members.run_out(joined[1])
+    await made.leave(1)
     await working.until(5, 0, 0, 5)
-
-    tokens = {slot: [one.token for _, one in working.began if one.slot == slot] for slot in range(5)}
-    assert all(found == sorted(set(found)) for found in tokens.values()), tokens
-    for task in holding:
-        task.cancel()
-    await asyncio.wait(holding)
+    await made.leave(2)
     assert working.now[2] == set()
 
 
-async def test_what_a_member_cannot_renew_it_works_in_no_more_after_half_a_lease(
-    members: Members, monkeypatch: pytest.MonkeyPatch
+async def test_a_process_that_hangs_is_followed_and_works_in_no_slot_when_it_goes_on(
+    keepers: Callable[[int], Keepers], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    member, working = await members.join(length_s=1.0), Working()
-    link = await members.link()
-    await link.rows("UPDATE members SET until = clock_timestamp() + interval '1 hour'")
-    failing = asyncio.Event()
+    """As one that is stopped; one that only looks keeps what it has."""
+    monkeypatch.setattr(postgres, "HANGS_S", 1.0)
+    made, look, hung = keepers(1), SlotLocks.look, asyncio.Event()
+    made.come()
+    await made.working.until(1, 1)
+    made.come()
+    await asyncio.sleep(1.5)
+    assert made.working.began == [(0, 0)]
 
-    async def silent(member: Member) -> set[Slot]:
-        failing.set()
+    async def hang(locks: SlotLocks) -> object:
+        if locks is made.locks[0]:
+            await hung.wait()
+        return await look(locks)
+
+    monkeypatch.setattr(SlotLocks, "look", hang)
+    async with asyncio.timeout(20 * pace()):
+        while (1, 0) not in made.working.began:
+            await asyncio.sleep(0.05)
+    hung.set()
+    await made.working.until(1, 0, 1)
+
+
+async def test_a_session_that_is_ended_is_one_more_look_and_work_that_fails_is_begun_again(
+    keepers: Callable[[int], Keepers],
+) -> None:
+    made = keepers(1)
+    failed: list[int] = []
+    again = asyncio.Event()
+
+    async def work(slot: int) -> None:
+        failed.append(slot)
+        if len(failed) == 1:
+            raise StoreError("the broker is away")
+        if len(failed) == 2:
+            await locks.close()
+            await asyncio.Event().wait()
+        again.set()
+        await asyncio.Event().wait()
+
+    locks = SlotLocks(connector(made.url), 1)
+    holding = asyncio.create_task(SlotKeeper(locks, 1, work).run())
+    try:
+        async with asyncio.timeout(20 * pace()):
+            await again.wait()
+    finally:
+        holding.cancel()
+        await asyncio.wait([holding])
+
+
+async def test_a_server_that_does_not_answer_ends_the_work_before_another_takes_the_slots(
+    keepers: Callable[[int], Keepers], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = keepers(2)
+    made.come()
+    await made.working.until(2, 2)
+
+    async def silent(locks: SlotLocks) -> object:
         raise StoreError("the database does not answer")
 
-    monkeypatch.setattr(Member, "holds", True)
-    holding = asyncio.create_task(SlotKeeper(member, 2, "intake", lambda slot: working.work(0, slot)).run())
-    await working.until(2, 2)
-    monkeypatch.setattr(Member, "held_slots", silent)
-    async with asyncio.timeout(10 * pace()):
-        await failing.wait()
-        failing.clear()
-        await failing.wait()
-    assert working.now == {0: {0, 1}}
-
-    monkeypatch.setattr(Member, "holds", False)
-    await working.until(0, 0)
-
-    holding.cancel()
-    await asyncio.wait([holding])
+    monkeypatch.setattr(SlotLocks, "look", silent)
+    await made.working.until(0, 0)

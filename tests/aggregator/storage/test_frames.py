@@ -14,14 +14,14 @@ import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.data_keys import DataKeys, StoreKeys
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.errors import DamagedError, FencedError, StoreError, UnknownWriteError
+from fleetcount_aggregator.storage.errors import DamagedError, StoreBusyError, StoreError, UnknownWriteError
 from fleetcount_aggregator.storage.file_backend import FileBackend, included_in
 from fleetcount_aggregator.storage.frames import RECORD_BYTES, FrameRange, LogBackend
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES
 from fleetcount_aggregator.storage.move_store import KnownLog, move_frames
 from fleetcount_aggregator.storage.opening import open_engine
-from fleetcount_aggregator.storage.report_log import ReportLog
+from fleetcount_aggregator.storage.report_log import JoinedLog, ReportLog
 from fleetcount_aggregator.storage.report_logs import ReportLogs
 from fleetcount_aggregator.storage.row_types import WindowRow
 from fleetcount_aggregator.storage.schema import COMMIT_TABLE, FRAME_TABLES
@@ -45,7 +45,7 @@ STORED, SAME, OTHER, CLOSED = StoreOutcome.STORED, StoreOutcome.SAME, StoreOutco
 
 
 def report_id(number: int) -> ReportId:
-    """Ids whose first bytes go round, so that they lie in all shards."""
+    """Ids whose first bytes go round, so that they lie in all leaves."""
     return ReportId(bytes((37 * number % 256,)) + number.to_bytes(15))
 
 
@@ -73,35 +73,29 @@ Backends = Callable[[], LogBackend]
 @pytest.fixture(params=["file", "postgres"])
 def backends(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Backends]:
     if request.param == "postgres":
-        yield postgres_backends(request.getfixturevalue("postgres_url"), 1)
+        yield postgres_backends(request.getfixturevalue("postgres_url"))
         return
     yield lambda: FileBackend(tmp_path / "store.db")
 
 
 @pytest.fixture
-def cut_backends(postgres_url: str) -> Backends:
-    """Backends of a window in four shards."""
-    return postgres_backends(postgres_url, 4)
-
-
-@pytest.fixture
 def url(postgres_url: str) -> str:
     """A database with a place for the window."""
-    postgres_backends(postgres_url, 1)
+    postgres_backends(postgres_url)
     return postgres_url
 
 
-def postgres_backends(url: str, shards: int) -> Backends:
+def postgres_backends(url: str) -> Backends:
     """Make the tables and the place of the window."""
 
     def make(db: Database) -> None:
         for statement in (COMMIT_TABLE, *FRAME_TABLES):
             db.execute(statement)
-        backend_of(url, shards).install(db, WINDOW)
+        backend_of(url).install(db, WINDOW)
 
     with closing(link_of(url)) as link:
         link.read(make)
-    return lambda: backend_of(url, shards)
+    return lambda: backend_of(url)
 
 
 def link_of(url: str, server: Any = None) -> "Link":
@@ -110,11 +104,11 @@ def link_of(url: str, server: Any = None) -> "Link":
     return Link(server or Server(url=url), lambda _: None)
 
 
-def backend_of(url: str, shards: int = 1, server: Any = None) -> "PostgresBackend":
+def backend_of(url: str, server: Any = None) -> "PostgresBackend":
     from fleetcount_aggregator.storage.postgres import Server
     from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
 
-    backend = PostgresBackend(Server(url=url), link_of(url, server), shards)
+    backend = PostgresBackend(Server(url=url), link_of(url, server))
     _BACKENDS.append(backend)
     return backend
 
@@ -138,8 +132,9 @@ def run_sql(url: str, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         return cursor.fetchall() if cursor.description else []
 
 
-def opened(backend: LogBackend, epoch: int = 0) -> ReportLog:
-    frames = backend.frames(WINDOW, KEY, 0, epoch)
+def opened(backend: LogBackend) -> ReportLog:
+    """Return what lies there, to be gone on with by one process alone."""
+    frames = backend.frames(WINDOW, KEY, 0 if backend.lanes(WINDOW) else None)
     return ReportLog.open(frames, WINDOW, KEY) or ReportLog(frames, WINDOW, KEY, 2)
 
 
@@ -248,7 +243,6 @@ def test_digests_outlive_their_window(backends: Backends, keys: DataKeys) -> Non
     """Written again after a crash, they are what was written last; fewer than said are none."""
     backend = backends()
     logs = ReportLogs(backend, keys)
-    logs.take(WINDOW)
     [outcomes] = logs.add([runs_of([row(number, one) for number in range(20) for one in (1, 2)])], lambda _: True)
     assert not isinstance(outcomes, StoreError)
     whole = logs.complete(WINDOW, closed=True)
@@ -272,21 +266,6 @@ def test_digests_outlive_their_window(backends: Backends, keys: DataKeys) -> Non
     assert outcomes_of(answer) == [SAME, OTHER, CLOSED]
 
 
-# Shards.
-
-
-def cut_logs(backend: LogBackend, keys: DataKeys, *shards: int, epoch: int = 0) -> ReportLogs:
-    logs = ReportLogs(backend, keys, alone=False)
-    for shard in shards:
-        logs.take(WINDOW, shard, epoch)
-    return logs
-
-
-def written(logs: ReportLogs) -> set[int]:
-    """Return the shards of the window that are written."""
-    return {shard for shard in range(256) if logs.writes(WINDOW, shard)}
-
-
 @pytest.fixture
 def keys(tmp_path: Path) -> DataKeys:
     made = DataKeys(KEY, KeyFiles(tmp_path / "keys.db"))
@@ -294,54 +273,9 @@ def keys(tmp_path: Path) -> DataKeys:
     return made
 
 
-def test_shards_are_ranges_of_ids_and_positions_run_through_them(cut_backends: Backends, keys: DataKeys) -> None:
-    """Two owners; when the window is closed either of them, or a third, reads all of it."""
-    owners = cut_logs(cut_backends(), keys, 0, 2), cut_logs(cut_backends(), keys, 1, 3)
-    rows = [row(number, one) for number in range(40) for one in (1, 2)]
-    mine = [[one for one in rows if one.report_id[0] // 64 % 2 == at] for at in range(2)]
+# From one backend to another; windows of several lanes are in test_move_store.
 
-    for owner, of_owner in zip(owners, mine, strict=True):
-        [answer] = owner.add([runs_of(of_owner)], lambda _: True)
-        assert not isinstance(answer, StoreError)
-        assert set(outcomes_of(answer)) == {STORED}
-    [refused] = owners[0].add([runs_of([row(0), mine[1][0]])], lambda _: True)
-    assert isinstance(refused, FencedError)
-    assert written(owners[0]) == {0, 2}
-    assert len(owners[0].complete(WINDOW, closed=False).ids) == len(mine[0]) // 2
-
-    third = cut_logs(cut_backends(), keys)
-    wholes = [one.complete(WINDOW, closed=True) for one in (*owners, third)]
-    ids = [wholes[0].ids.at(np.array([at])) for at in range(40)]
-    assert [one[0] // 64 for one in ids] == sorted(one[0] // 64 for one in ids)
-    assert [whole.ids.joined for whole in wholes] == [wholes[0].ids.joined] * 3
-    positions = np.array(random.Random(3).sample(range(40), 30))
-    loaded = wholes[2].source(positions).load()
-    numbers = [int.from_bytes(ids[at][1:]) for at in positions.tolist()]
-    assert loaded.batch.input_shares == b"".join(part(n, one) for n in numbers for one in (1, 2))
-    assert third.incomplete(WINDOW) == 0
-    [late] = third.add([runs_of([row(7), row(50)])], lambda _: False)
-    assert late == [bytes((SAME, CLOSED))]
-
-    third.purge(WINDOW, bytes(at % 2 for at in range(40)))
-    kept = cut_backends().ended(WINDOW)
-    assert all(kept.find(report_id(number), one) is not None for number in range(40) for one in (1, 2))
-    assert included_in(kept.records()) == {ReportId(ids[at]) for at in range(1, 40, 2)}
-
-
-def test_a_shard_that_is_given_up_is_written_no_more(cut_backends: Backends, keys: DataKeys) -> None:
-    logs = cut_logs(cut_backends(), keys, 0, 1, 2, 3)
-    logs.add([runs_of([row(0)])], lambda _: True)
-
-    logs.give_up(WINDOW, 0)
-
-    [answer] = logs.add([runs_of([row(0, 2)])], lambda _: True)
-    assert isinstance(answer, FencedError)
-    assert written(logs) == {1, 2, 3}
-
-
-# From one backend to another; windows in several shards are in test_move_store.
-
-ONE_SHARD: Any = None
+ONE_LANE: Any = None
 """No joiner is asked for where there is nothing to join."""
 
 
@@ -359,15 +293,15 @@ def test_frames_and_digests_move_both_ways_byte_for_byte(url: str, tmp_path: Pat
     here.ended(other).write(256, [records])
 
     for _ in range(2):
-        move_frames(here, there, known, ONE_SHARD)
-    move_frames(there, back, known, ONE_SHARD)
+        move_frames(here, there, known, ONE_LANE)
+    move_frames(there, back, known, ONE_LANE)
 
     assert ended(there, other) == ended(back, other) == records
     [before, after] = [(tmp_path / f"{name}.{WINDOW.hex()}.log").read_bytes() for name in ("here", "back")]
     assert after == before
     assert opened(there).complete().source(np.arange(12)).load() == opened(back).complete().source(np.arange(12)).load()
-    assert run_sql(url, "SELECT seq, closed_seq, rows FROM shards") == [(6, 6, 24)]
-    with pytest.raises(FencedError):
+    assert run_sql(url, "SELECT seq, closed, rows FROM lanes") == [(6, True, 24)]
+    with pytest.raises(StoreBusyError):
         store(opened(there), row(100))
 
 
@@ -378,16 +312,14 @@ def test_a_log_that_a_crash_may_have_torn_does_not_move(url: str, tmp_path: Path
     log.close()
 
     with pytest.raises(StoreError, match="start it and stop it once"):
-        move_frames(
-            here, backend_of(url), {WINDOW: KnownLog(log.length + change, closed=False, ended=False)}, ONE_SHARD
-        )
+        move_frames(here, backend_of(url), {WINDOW: KnownLog(log.length + change, closed=False, ended=False)}, ONE_LANE)
 
 
 def test_a_window_without_reports_takes_them_where_it_moved_to(url: str, tmp_path: Path) -> None:
-    run_sql(url, "DELETE FROM shards")
+    run_sql(url, "DELETE FROM intakes")
 
     known = {WINDOW: KnownLog(0, closed=False, ended=False)}
-    move_frames(FileBackend(tmp_path / "here.db"), backend_of(url), known, ONE_SHARD)
+    move_frames(FileBackend(tmp_path / "here.db"), backend_of(url), known, ONE_LANE)
 
     assert store(postgres_log(url), row(1)) == [STORED]
 
@@ -395,8 +327,8 @@ def test_a_window_without_reports_takes_them_where_it_moved_to(url: str, tmp_pat
 # PostgreSQL: who may append what next.
 
 
-def postgres_log(url: str, epoch: int = 0, server: Any = None) -> ReportLog:
-    return opened(backend_of(url, server=server), epoch)
+def postgres_log(url: str, server: Any = None) -> ReportLog:
+    return opened(backend_of(url, server=server))
 
 
 def frame_count(url: str) -> int:
@@ -404,45 +336,30 @@ def frame_count(url: str) -> int:
     return int(run_sql(url, f"SELECT count(*) FROM {name}")[0][0])
 
 
-def test_an_owner_of_before_writes_nothing(url: str) -> None:
-    old = postgres_log(url)
-    store(old, row(1))
-    run_sql(url, "UPDATE shards SET epoch = epoch + 1")
-    new = postgres_log(url, 1)
-
-    with pytest.raises(FencedError, match="epoch 0"):
-        store(old, row(2))
-
-    assert frame_count(url) == 1
-    assert old.digest(report_id(2), 1) is None
-    assert store(new, row(2), row(1)) == [STORED, SAME]
-    with pytest.raises(FencedError):
-        postgres_log(url, 0)
-
-
-def test_two_that_hold_one_epoch_cannot_both_write(url: str) -> None:
+def test_two_that_write_one_lane_cannot_both_write(url: str) -> None:
     """A frame is what comes next or nothing: what a lost answer hides is never written twice, nor over."""
+    store(postgres_log(url), row(0))
     one, other = postgres_log(url), postgres_log(url)
     store(one, row(1))
 
-    with pytest.raises(FencedError):
+    with pytest.raises(StoreBusyError):
         store(other, row(1))
 
-    assert frame_count(url) == 1
+    assert frame_count(url) == 2
     assert store(postgres_log(url), row(1)) == [SAME]
 
 
-def test_a_closed_shard_takes_nothing(url: str) -> None:
+def test_a_closed_lane_takes_nothing(url: str) -> None:
     log = postgres_log(url)
     store(log, row(1))
     with closing(link_of(url)) as link:
         link.write(lambda db: backend_of(url).close_window(db, WINDOW))
 
-    with pytest.raises(FencedError, match="closed"):
+    with pytest.raises(StoreBusyError, match="closed"):
         store(log, row(2))
 
     assert frame_count(url) == 1
-    assert run_sql(url, "SELECT seq, closed_seq, rows FROM shards") == [(1, 1, 1)]
+    assert run_sql(url, "SELECT seq, closed, rows FROM lanes") == [(1, True, 1)]
 
 
 class Failing:
@@ -482,7 +399,7 @@ def test_a_group_whose_answer_was_lost_is_stored_once(url: str, after: bool, tim
     assert store(log, row(1), row(2, 2)) == [STORED, STORED]
 
     assert frame_count(url) == 2
-    assert run_sql(url, "SELECT seq, rows FROM shards") == [(2, 2)]
+    assert run_sql(url, "SELECT seq, rows FROM lanes") == [(2, 2)]
     assert store(log, row(1), row(3)) == [SAME, STORED]
     assert store(postgres_log(url), row(1), row(2, 2), row(3)) == [SAME] * 3
 
@@ -498,7 +415,7 @@ def interrupted(cluster: Cluster, work: Future[Any], how: str) -> None:
 def test_a_group_whose_answer_was_lost_while_a_standby_had_to_take_it_waits_for_the_standby() -> None:
     """Who is cut off while a commit waits for its standby leaves it committed on the primary alone."""
     with own_cluster() as cluster:
-        postgres_backends(cluster.url("postgres"), 1)
+        postgres_backends(cluster.url("postgres"))
         log = postgres_log(cluster.url("postgres"))
         with ThreadPoolExecutor(1) as pool:
             with cluster.standby_away():
@@ -513,7 +430,7 @@ def test_a_wait_for_the_standby_that_is_cancelled_is_no_commit(work: str) -> Non
     """A statement's timeout, or who cancels what hangs: the server warns, and says that it was committed."""
     with own_cluster() as cluster:
         url = cluster.url("postgres")
-        postgres_backends(url, 1)
+        postgres_backends(url)
         cluster.run("ALTER ROLE owner SET client_min_messages = error")  # The warning is heard all the same.
         log = postgres_log(url)
         cluster.run("CREATE TABLE things (number bigint)")
@@ -536,7 +453,7 @@ def test_a_server_that_is_killed_loses_no_receipt_and_stores_nothing_twice() -> 
     """The postmaster and all, with -9, while groups come one after another; it comes back, and so does the writer."""
     with own_cluster() as cluster:
         url = cluster.url("postgres")
-        postgres_backends(url, 1)
+        postgres_backends(url)
         log, receipts = postgres_log(url), list[int]()
 
         def write() -> None:
@@ -557,35 +474,22 @@ def test_a_server_that_is_killed_loses_no_receipt_and_stores_nothing_twice() -> 
         assert store(postgres_log(url), *map(row, receipts)) == [SAME] * 120
 
 
-def test_another_owner_s_shard_is_kept_only_once_it_is_closed(postgres_url: str, keys: DataKeys) -> None:
-    """Who read it while it was written would say later that what came since is not there."""
-    backends = postgres_backends(postgres_url, 4)
-    owner, other = cut_logs(backends(), keys, 0), cut_logs(backends(), keys)
-    owner.add([runs_of([row(0)])], lambda _: True)
-    assert other.digest(WINDOW, report_id(0), 1) == row(0).digest
-
-    owner.add([runs_of([row(7)])], lambda _: True)
-    assert other.digest(WINDOW, report_id(7), 1) == row(7).digest
-
-    with closing(link_of(postgres_url)) as link:
-        link.write(lambda db: backends().close_window(db, WINDOW))
-    assert other.complete(WINDOW, closed=True) is other.complete(WINDOW, closed=True)
-
-
-def test_what_became_known_too_late_is_read_back(url: str, monkeypatch: pytest.MonkeyPatch, keys: DataKeys) -> None:
+def test_what_became_known_too_late_lies_there_and_is_counted_once(
+    url: str, monkeypatch: pytest.MonkeyPatch, keys: DataKeys
+) -> None:
     """The server does not come back in time: no receipt. Then the group turns out to be stored."""
     from fleetcount_aggregator.storage import postgres_frames
 
     monkeypatch.setattr(postgres_frames, "PATIENCE_S", 0.0)
     monkeypatch.setattr(postgres_frames, "REST_S", 0.0)
-    logs = cut_logs(backend_of(url, server=Failing(url, after=True, times=2)), keys, 0)
+    logs = ReportLogs(backend_of(url, server=Failing(url, after=True, times=2)), keys, alone=False)
     assert isinstance(logs.add([runs_of([row(1)])], lambda _: True)[0], UnknownWriteError)
-    assert not logs.writes(WINDOW, 0), "it does not know what lies there"
-    assert logs.digest(WINDOW, report_id(1), 1) == row(1).digest
+    assert not logs.writes(WINDOW), "it does not know what lies there"
+    assert logs.digests(WINDOW, [report_id(1)], 1) == [row(1).digest]
 
-    logs.take(WINDOW, 0, 0)
-    assert logs.add([runs_of([row(2), row(1)])], lambda _: True) == [[bytes((STORED, SAME))]]
-    assert frame_count(url) == 2
+    assert logs.add([runs_of([row(2), row(1)])], lambda _: True) == [[bytes((STORED, STORED))]]
+    assert run_sql(url, "SELECT lane, seq FROM lanes ORDER BY lane") == [(0, 1), (1, 1)]
+    assert logs.incomplete(WINDOW) == 2
 
 
 def test_a_server_that_is_away_is_waited_for_once_and_not_by_each(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -611,7 +515,7 @@ def test_a_server_that_is_away_is_waited_for_once_and_not_by_each(url: str, monk
     backend = backend_of(url, server=server)
     for _ in range(3):
         with pytest.raises(StoreError, match="is away cannot be opened"):
-            ReportLog.open(backend.frames(WINDOW, KEY, 0, 0), WINDOW, KEY)
+            ReportLog.open(backend.frames(WINDOW, KEY, 0), WINDOW, KEY)
         asked.append(server.asked)
 
     assert asked[0] > 1
@@ -619,19 +523,8 @@ def test_a_server_that_is_away_is_waited_for_once_and_not_by_each(url: str, monk
     assert now >= postgres_frames.PATIENCE_S
     rest(postgres_frames.REST_S)
     with pytest.raises(StoreError, match="is away cannot be opened"):
-        ReportLog.open(backend.frames(WINDOW, KEY, 0, 0), WINDOW, KEY)
+        ReportLog.open(backend.frames(WINDOW, KEY, 0), WINDOW, KEY)
     assert server.asked == asked[0] + 1, "after a rest it is asked again, once"
-
-
-def test_a_stale_owner_gives_its_shard_up(url: str, keys: DataKeys) -> None:
-    logs = cut_logs(backend_of(url), keys, 0)
-    logs.add([runs_of([row(1)])], lambda _: True)
-    run_sql(url, "UPDATE shards SET epoch = epoch + 1")
-
-    [answer] = logs.add([runs_of([row(2)])], lambda _: True)
-
-    assert isinstance(answer, FencedError)
-    assert written(logs) == set()
 
 
 @pytest.mark.parametrize(
@@ -654,7 +547,7 @@ def test_a_damaged_frame_is_named(url: str, change: str, why: str) -> None:
     [(name,)] = run_sql(url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
     run_sql(url, f"UPDATE {name} {change.format(name)}")
 
-    with pytest.raises(StoreError, match=f"frame 1 of shard 0 is damaged: .*{why}"):
+    with pytest.raises(StoreError, match=f"frame 1 of lane 0 is damaged: .*{why}"):
         postgres_log(url)
 
 
@@ -679,36 +572,33 @@ async def test_a_check_names_a_damaged_frame(postgres_url: str, tmp_path: Path) 
     [(name,)] = run_sql(postgres_url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
     run_sql(postgres_url, f"UPDATE {name} SET cols = substring(cols FROM 2)")
 
-    run_sql(
-        postgres_url,
-        "INSERT INTO members (member, address, roles, until, newest_schema)"
-        " VALUES ('a', '', '', clock_timestamp() + interval '1 minute', 6)",
-    )
+    serving = open_engine(place, alone=False)
     after = check_store(place, StoreKeys(KEY, None))
+    serving.close()
 
-    assert (before.runs, after.runs) == (False, True), "whether a member lives"
+    assert (before.runs, after.runs) == (False, True), "whether a process serves it"
     assert [one for one in before.verdicts if one.damage.table == "log"] == []
     [named] = [one.damage for one in after.verdicts if one.damage.table == "log"]
-    assert (named.window_id, "frame 0 of shard 0 is damaged" in named.what) == (WINDOW, True)
+    assert (named.window_id, "frame 0 of lane 0 is damaged" in named.what) == (WINDOW, True)
 
 
-def test_a_shard_that_is_damaged_is_read_once_and_named_ever_after(
+def test_a_lane_that_is_damaged_is_read_once_and_named_ever_after(
     url: str, keys: DataKeys, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who looks for shards to take would otherwise read it again and again."""
-    cut_logs(backend_of(url), keys, 0).add([runs_of([row(1)])], lambda _: True)
+    writing = ReportLogs(backend_of(url), keys, alone=False)
+    writing.add([runs_of([row(1)])], lambda _: True)
     [(name,)] = run_sql(url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
     run_sql(url, f"UPDATE {name} SET cols = substring(cols FROM 2)")
-    logs = cut_logs(backend_of(url), keys)
-    with pytest.raises(DamagedError, match="frame 0 of shard 0 is damaged"):
-        logs.take(WINDOW, 0, 0)
-
-    monkeypatch.setattr(ReportLog, "open", None)
-    with pytest.raises(DamagedError, match="frame 0 of shard 0 is damaged"):
-        logs.take(WINDOW, 0, 0)
-    with pytest.raises(DamagedError, match="frame 0 of shard 0 is damaged"):
+    logs = ReportLogs(backend_of(url), keys, alone=False)
+    with pytest.raises(DamagedError, match="frame 0 of lane 0 is damaged"):
         logs.complete(WINDOW, closed=True)
-    assert written(logs) == set()
+
+    monkeypatch.setattr(JoinedLog, "take", None)
+    for read in (lambda: logs.complete(WINDOW, closed=True), lambda: logs.digests(WINDOW, [report_id(1)], 1)):
+        with pytest.raises(DamagedError, match="frame 0 of lane 0 is damaged"):
+            read()
+    [answer] = logs.add([runs_of([row(2)])], lambda _: True)
+    assert isinstance(answer, DamagedError)
 
 
 def test_a_damaged_part_is_missing_when_it_is_loaded(url: str) -> None:
@@ -719,10 +609,3 @@ def test_a_damaged_part_is_missing_when_it_is_loaded(url: str) -> None:
     log = postgres_log(url)
 
     assert log.complete().source(np.arange(12)).load().damaged == (0, 1, 2, 3)
-
-
-def test_an_unknown_shard_is_refused_by_name(url: str) -> None:
-    frames = backend_of(url).frames(WINDOW, KEY, 7, 0)
-
-    with pytest.raises(StoreError, match="has no shard 7"):
-        ReportLog.open(frames, WINDOW, KEY)

@@ -12,7 +12,6 @@ from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 from fleetcount_aggregator.storage.postgres_frames import PatientLink
-from fleetcount_aggregator.storage.report_log import ReportLog
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
@@ -24,9 +23,9 @@ WINDOW = WindowId(b"t" * 32)
 CLOSE = WindowChange(window_id=WINDOW, required=frozenset({WindowState.COLLECTING}), new_state=WindowState.AGREEING)
 
 
-async def opened(directory: Path, url: str, shards: int = 2) -> Store:
-    """Return a store that has the database alone, with an open window in so many shards."""
-    store = Store.over(PostgresEngine.open(Server(url=url), shards=shards), directory / "store.db", bytes(32))
+async def opened(directory: Path, url: str) -> Store:
+    """Return a store that has the database alone, with an open window."""
+    store = Store.over(PostgresEngine.open(Server(url=url)), directory / "store.db", bytes(32))
     await store.decide_windows(
         (),
         WindowRow(
@@ -42,7 +41,7 @@ async def opened(directory: Path, url: str, shards: int = 2) -> Store:
 
 
 def instalment(number: int) -> StoredInstalment:
-    """Return the only instalment of a report, whose first byte is the number: below 128 of shard 0, else of shard 1."""
+    """Return the only instalment of a report, whose first byte is the number."""
     return StoredInstalment(
         window_id=WINDOW,
         report_id=ReportId(bytes([number]) * 16),
@@ -117,42 +116,5 @@ async def test_a_receipt_outlives_an_answer_that_is_lost_while_the_server_stays_
 
     assert await has(store, 1)
     await store.apply(CLOSE)
-    assert await ids(store) == bytes([1, 2, 200])
+    assert await ids(store) == bytes([1, 200, 2])
     await store.close()
-
-
-async def test_a_group_over_a_shard_that_is_held_and_one_that_is_not_is_stored_whole(
-    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = await opened(tmp_path, postgres_url)
-    await add(store, [instalment(1)])
-    with lost(monkeypatch, done=True), pytest.raises(StoreError):
-        await add(store, [instalment(200)])
-
-    assert await add(store, [instalment(2), instalment(201)]) == 2 * [StoreOutcome.STORED]
-    await store.close()
-    again = await opened(tmp_path, postgres_url)
-    assert [await has(again, number) for number in (1, 2, 200, 201)] == 4 * [True]
-    await again.close()
-
-
-async def test_what_is_given_up_between_deciding_and_writing_gets_no_empty_receipt(
-    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    store = await opened(tmp_path, postgres_url, shards=1)
-    await add(store, [instalment(1)])
-    decide = ReportLog.decide
-
-    def and_give_up(self: ReportLog, *arguments: Any, **named: Any) -> Any:
-        decided = decide(self, *arguments, **named)
-        store.logs.give_up(WINDOW, 0)
-        return decided
-
-    with monkeypatch.context() as patched:
-        patched.setattr(ReportLog, "decide", and_give_up)
-        assert await add(store, [instalment(2)]) == [StoreOutcome.STORED]
-    await store.close()
-
-    again = await opened(tmp_path, postgres_url)
-    assert await has(again, 2)
-    await again.close()

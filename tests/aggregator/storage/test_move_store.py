@@ -63,8 +63,8 @@ def move(source: StorePlace, target: StorePlace) -> bool:
     return move_store(source, target, lambda: StoreKeys(KEY, None))
 
 
-def opened(place: StorePlace, shards: int = 1) -> Store:
-    return Store.over(open_engine(place, shards=shards), place.file, KEY)
+def opened(place: StorePlace) -> Store:
+    return Store.over(open_engine(place), place.file, KEY)
 
 
 async def filled(place: StorePlace) -> None:
@@ -128,7 +128,7 @@ async def contents(place: StorePlace) -> tuple[Any, ...]:
         await store.ledger(),
         await store.step(WINDOW, "commit"),
         await store.rejections(WINDOW),
-        await add(store, [INSTALMENT]),
+        await store.instalment_digest(WINDOW, INSTALMENT.report_id, INSTALMENT.round),
     )
     await store.close()
     return found
@@ -168,7 +168,7 @@ async def test_a_store_moves_with_all_it_holds_and_leaves_no_key_behind(
 
 
 def reports(window_id: WindowId, numbers: range, *rounds: int) -> list[StoredInstalment]:
-    """Return instalments whose reports lie in all shards."""
+    """Return instalments whose reports lie in all leaves."""
     return [
         replace(
             INSTALMENT,
@@ -184,9 +184,9 @@ def reports(window_id: WindowId, numbers: range, *rounds: int) -> list[StoredIns
     ]
 
 
-async def fill_shards(place: StorePlace) -> None:
-    """Put three windows into a store in several shards: one that collects, one that is closed, one that has ended."""
-    store = opened(place, shards=4)
+async def fill_lanes(place: StorePlace) -> None:
+    """Put three windows of several lanes into a store: one that collects, one that is closed, one that has ended."""
+    store = opened(place)
     for window_id in (OPEN, CLOSED, ENDED):
         sealed = store.data_keys.make(window_id).seal(b"the verify key", b"verify key", window_id)
         row = WindowRow(
@@ -198,8 +198,12 @@ async def fill_shards(place: StorePlace) -> None:
             installed_at=7,
         )
         await store.decide_windows((), row)
-        for start in range(0, 40, 5):
+    for start in range(0, 40, 5):
+        for window_id in (OPEN, CLOSED, ENDED):
             await add(store, reports(window_id, range(start, start + 5), 1, *([2] if start else [])))
+        if start % 10 == 5:  # A restart makes another lane.
+            await store.close()
+            store = opened(place)
     for window_id, state in ((CLOSED, WindowState.AGREEING), (ENDED, WindowState.ABORTED)):
         change = WindowChange(window_id=window_id, required=frozenset({WindowState.COLLECTING}), new_state=state)
         await store.apply(change)
@@ -207,7 +211,7 @@ async def fill_shards(place: StorePlace) -> None:
     await store.close()
 
 
-async def held_of_shards(place: StorePlace) -> tuple[Any, ...]:
+async def held_of_lanes(place: StorePlace) -> tuple[Any, ...]:
     """Return what is known of the three windows: the complete reports by position with their parts, and every
     answer.
     """
@@ -219,6 +223,9 @@ async def held_of_shards(place: StorePlace) -> tuple[Any, ...]:
     assert not loaded.damaged
     found += [closed.ids.joined, bytes(loaded.batch.nonces), bytes(loaded.batch.input_shares)]
     for window_id in (OPEN, CLOSED, ENDED):
+        asked = [one.report_id for one in reports(window_id, range(41), 1)]
+        found.append(await store.instalment_digests(window_id, asked, 1))
+    for window_id in (CLOSED, ENDED):
         found.append(await add(store, reports(window_id, range(40), 1)))
         found.append(
             await add(store, [replace(one, digest=Digest(b"x" * 32)) for one in reports(window_id, range(3), 1)])
@@ -228,44 +235,59 @@ async def held_of_shards(place: StorePlace) -> tuple[Any, ...]:
     return tuple(found)
 
 
-async def test_a_store_in_several_shards_moves_beside_a_file_and_back_with_every_position(
+async def test_a_store_of_several_lanes_moves_beside_a_file_and_back_with_every_position(
     tmp_path: Path, postgres_url: str, postgres_cluster: Cluster
 ) -> None:
     source, file = places(tmp_path, postgres_url, to_postgres=False)
-    await fill_shards(source)
-    before = await held_of_shards(source)
-    assert before[4:6] == ([StoreOutcome.SAME] * 40, [StoreOutcome.OTHER_BYTES] * 3)
+    await fill_lanes(source)
+    before = await held_of_lanes(source)
+    assert before[7:9] == ([StoreOutcome.SAME] * 40, [StoreOutcome.OTHER_BYTES] * 3)
 
     assert move(source, file)
 
-    assert await held_of_shards(file) == before
+    assert await held_of_lanes(file) == before
     found = check_store(file, StoreKeys(KEY, None))
     assert not found.verdicts
     store = opened(file)
     assert await add(store, reports(OPEN, range(60, 80), 1, 2)) == [StoreOutcome.STORED] * 40
     await store.close()
-    later = await held_of_shards(file)
+    later = await held_of_lanes(file)
     assert later[1:] == before[1:]
     assert len(later[0]) == len(before[0]) + 20 * ReportId.SIZE
     postgres_cluster.run("CREATE SCHEMA moved_back")
     try:
         back = StorePlace(directory=tmp_path, url=postgres_cluster.url(options="-csearch_path=moved_back"))
         assert move(file, back)
-        assert await held_of_shards(back) == later
+        assert await held_of_lanes(back) == later
     finally:
         postgres_cluster.run("DROP SCHEMA moved_back CASCADE")
 
 
-async def test_a_damaged_frame_of_several_shards_leaves_the_source_serving(tmp_path: Path, postgres_url: str) -> None:
+async def test_a_window_with_one_device_s_reports_in_two_lanes_moves_beside_no_file_until_it_has_ended(
+    tmp_path: Path, postgres_url: str
+) -> None:
     source, file = places(tmp_path, postgres_url, to_postgres=False)
-    await fill_shards(source)
+    await fill_lanes(source)
+    store = opened(source)
+    await add(store, reports(OPEN, range(3), 1))
+    await store.close()
+
+    with pytest.raises(StoreError, match="has reports of one device in two lanes"):
+        move(source, file)
+
+    assert (is_served(source), is_served(file)) == (True, False)
+
+
+async def test_a_damaged_frame_of_several_lanes_leaves_the_source_serving(tmp_path: Path, postgres_url: str) -> None:
+    source, file = places(tmp_path, postgres_url, to_postgres=False)
+    await fill_lanes(source)
     engine = open_engine(source)
     table = f"frames_{OPEN[:24].hex()}"
-    other = f"SELECT head FROM {table} WHERE shard = 2 AND seq = 1"
-    engine.write(lambda db: db.execute(f"UPDATE {table} SET head = ({other}) WHERE shard = 2 AND seq = 0"))
+    other = f"SELECT head FROM {table} WHERE lane = 2 AND seq = 1"
+    engine.write(lambda db: db.execute(f"UPDATE {table} SET head = ({other}) WHERE lane = 2 AND seq = 0"))
     engine.close()
 
-    with pytest.raises(StoreError, match="frame 0 of shard 2 is damaged"):
+    with pytest.raises(StoreError, match="frame 0 of lane 2 is damaged"):
         move(source, file)
 
     assert (is_served(source), is_served(file)) == (True, False)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -12,13 +13,14 @@ from typing import Any
 import psycopg
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage import postgres, postgres_engine
 from fleetcount_aggregator.storage.data_keys import StorageCipher
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.postgres import Server, ServerState
-from fleetcount_aggregator.storage.postgres_engine import KeyRows, PostgresEngine, ServerMark, _next_epoch
+from fleetcount_aggregator.storage.postgres_engine import KeyRows, PostgresEngine, ServerMark
 from fleetcount_aggregator.storage.row_types import LedgerRow, StepRow, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.errors import RejectReason
@@ -130,6 +132,113 @@ def test_who_needs_a_database_alone_waits_for_all_who_share_it_and_they_for_it(p
     alone.close()
 
 
+@pytest.fixture
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that hold a lock and are not heard of end after a fraction of a second."""
+    monkeypatch.setattr(postgres, "HANGS_S", 0.4)
+
+
+def stands_soon(engine: PostgresEngine) -> bool:
+    """Stand until elected; False after some seconds."""
+    ends = time.monotonic() + 10
+    while time.monotonic() < ends:
+        if engine.stand():
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_one_leads_at_a_time_and_the_next_when_it_resigns_or_is_gone(postgres_url: str) -> None:
+    first, second = (PostgresEngine.open(Server(url=postgres_url), alone=False) for _ in range(2))
+    assert (first.stand(), second.stand()) == (True, False)
+    assert (first.epoch, second.epoch) == (1, None)
+
+    first.resign()
+    assert second.stand()
+    assert (first.epoch, second.epoch) == (None, 2)
+    second.close()
+    assert stands_soon(first)
+    assert first.epoch == 3
+    first.close()
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_leader_that_is_not_heard_of_is_followed_and_finds_out(postgres_url: str) -> None:
+    """As one that is stopped outside a transaction: without its heartbeat the server ends its session."""
+    hung, second = (PostgresEngine.open(Server(url=postgres_url), alone=False) for _ in range(2))
+    assert hung.stand()
+
+    assert stands_soon(second)
+
+    assert not hung.write(hung.leads)
+    assert hung.epoch is None
+    for one in (hung, second):
+        one.close()
+
+
+@pytest.mark.usefixtures("soon")
+def test_what_a_leader_hangs_in_is_not_committed_and_it_leads_no_more(postgres_url: str) -> None:
+    """As one that is stopped in a transaction: its late commit is refused, and it finds that another leads."""
+    hung, second = (PostgresEngine.open(Server(url=postgres_url), alone=False) for _ in range(2))
+    assert hung.stand()
+    led: list[bool] = []
+
+    def work(db: Database) -> None:
+        led.append(hung.leads(db))
+        if led == [True]:
+            db.execute("INSERT INTO counters (name, value) VALUES ('late', 1)")
+            assert stands_soon(second)
+
+    hung.write(work)
+
+    assert led == [True, False]
+    assert second.read(lambda db: db.execute("SELECT * FROM counters").fetchall()) == []
+    for one in (hung, second):
+        one.close()
+
+
+@pytest.mark.usefixtures("soon")
+async def test_a_leader_that_has_nothing_to_write_is_heard_of(
+    tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PostgresEngine, "heartbeat_s", 0.1)
+    monkeypatch.setattr(postgres_engine, "_HEARTBEAT_S", 0.1)
+    leader = PostgresEngine.open(Server(url=postgres_url), alone=False)
+    assert leader.stand()
+    store = await installed(tmp_path, leader)
+    second = PostgresEngine.open(Server(url=postgres_url), alone=False)
+
+    await asyncio.sleep(1.2)
+
+    assert not second.stand()
+    assert leader.epoch == 1
+    await store.close()
+    second.close()
+
+
+def test_a_leader_whose_session_is_ended_leads_on_unless_another_has_led(
+    postgres_url: str, postgres_cluster: Cluster
+) -> None:
+    first, second = (PostgresEngine.open(Server(url=postgres_url), alone=False) for _ in range(2))
+    assert first.stand()
+
+    def end() -> None:
+        process = first._writer.connection().info.backend_pid
+        with pytest.raises(psycopg.OperationalError):
+            first._writer.connection().execute(b"SELECT pg_terminate_backend(pg_backend_pid())")
+        running = f"SELECT count(*) FROM pg_stat_activity WHERE pid = {process}"
+        wait_until(lambda: postgres_cluster.run(running) == [(0,)], "its session is over")
+
+    end()
+    assert first.write(first.leads)
+    assert not second.stand()
+    end()
+    assert stands_soon(second)
+    assert not first.write(first.leads)
+    for one in (first, second):
+        one.close()
+
+
 async def test_a_transaction_under_way_ends_before_the_next_leader_begins(tmp_path: Path, postgres_url: str) -> None:
     """Else the old one could commit a draw after the new one has looked for it."""
     engine = PostgresEngine.open(Server(url=postgres_url))
@@ -228,7 +337,7 @@ async def test_a_commit_that_the_server_is_still_at_is_waited_for_and_happens_on
     tmp_path: Path, postgres_url: str
 ) -> None:
     engine = PostgresEngine.open(Server(url=postgres_url), alone=False)
-    engine.epoch = engine.write(_next_epoch)
+    assert engine.stand()
     store = await installed(tmp_path, engine)
     left = engine._writer.connection()
     engine._writer._connection = LeftAtCommit(left, done=True)  # type: ignore[assignment]
@@ -299,7 +408,7 @@ async def test_connections_that_are_cut_come_back(tmp_path: Path, postgres_url: 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"version": 120_022}, "version is 12; allowed is 13"),
+        ({"version": 130_022}, "version is 13; allowed is 14"),
         ({"in_recovery": True}, "allowed is the primary"),
         ({"read_only": True}, "allowed is the primary"),
         ({"fsync": "off"}, "fsync is off; allowed is on"),
@@ -414,7 +523,7 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_a_secret(
 
 async def test_what_lies_there_of_a_key_that_another_process_made_is_taken(tmp_path: Path, postgres_url: str) -> None:
     leading = PostgresEngine.open(Server(url=postgres_url), alone=False)
-    leading.epoch = leading.write(_next_epoch)
+    assert leading.stand()
     first = await installed(tmp_path, leading)
     other = Store.over(PostgresEngine.open(Server(url=postgres_url), alone=False), tmp_path / "other.db", bytes(32))
     sealed = first.data_keys.of(WINDOW).seal(b"secret", b"place")

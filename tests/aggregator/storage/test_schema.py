@@ -21,7 +21,7 @@ from fleetcount_aggregator.storage import schema
 from fleetcount_aggregator.storage.backup import BackupFile, write_backup
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.database import RowSeal
-from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.errors import SchemaMovedError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
@@ -401,29 +401,34 @@ def test_tables_of_the_release_before_are_served_as_they_are_and_brought_up_when
         found(schema.POSTGRES)
 
 
-def test_what_a_process_that_has_run_out_held_is_taken_before_tables_are_brought_up(
+def test_tables_are_brought_up_under_no_process_that_knows_only_the_older_ones(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """F50: one that wakes up afterwards writes under numbers that hold no more."""
+    """F50: one that hung meanwhile, and comes back, takes nothing and says what to do in one line."""
     server = Server(url=postgres_url)
-    PostgresEngine.open(server).close()
-    with closing(psycopg.connect(postgres_url, autocommit=True)) as connection:
-        living = "INSERT INTO members VALUES ('old', '', '', clock_timestamp() + interval '1 hour', '1.0', %s)"
-        connection.execute(living.encode(), (NEWER - 1,))
-        connection.execute(b"UPDATE coordinator SET epoch = 4, owner = 'old'")
-        connection.execute(b"INSERT INTO shards (window_id, shard, epoch, owner) VALUES ('t', 0, 7, 'old')")
-        monkeypatch.setattr("fleetcount_aggregator.storage.postgres_engine.POSTGRES", NEXT)
+    old = PostgresEngine.open(server, alone=False)
+    assert old.stand()
+    monkeypatch.setattr("fleetcount_aggregator.storage.postgres_engine.POSTGRES", NEXT)
+    with pytest.raises(StoreError, match=f"an older release, which know schema version {NEWER - 1} at most"):
+        PostgresEngine.open(server, alone=False, migrate=True)
+    assert version_at(postgres_url) == NEWER - 1
 
-        with pytest.raises(StoreError, match=r"1 processes of an older release \(1\.0\)"):
-            PostgresEngine.open(server, alone=False, migrate=True)
-        held = connection.execute(b"SELECT c.epoch, s.epoch FROM coordinator c, shards s").fetchone()
-        connection.execute(b"UPDATE members SET until = clock_timestamp()")
-        PostgresEngine.open(server, alone=False, migrate=True).close()
-        query = b"SELECT c.epoch, c.owner, s.epoch, s.owner FROM coordinator c, shards s"
-        taken = connection.execute(query).fetchone()
+    with pytest.raises(psycopg.OperationalError):  # As the server ends the session of a process that hangs.
+        old._writer.connection().execute(b"SELECT pg_terminate_backend(pg_backend_pid())")
+    PostgresEngine.open(server, alone=False, migrate=True).close()
 
-    assert held == (4, 7)
-    assert taken == (5, "", 8, "")
+    assert version_at(postgres_url) == NEWER
+    monkeypatch.setattr("fleetcount_aggregator.storage.postgres_engine.POSTGRES", schema.POSTGRES)
+    with pytest.raises(SchemaMovedError, match=f"schema version {NEWER}; this process knows {NEWER - 1} at most"):
+        old.write(lambda db: None)
+    old.close()
+
+
+def version_at(url: str) -> int:
+    with closing(psycopg.connect(url)) as connection:
+        row = connection.execute("SELECT version FROM schema_version").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def killed_opening(*words: str) -> dict[str, int]:

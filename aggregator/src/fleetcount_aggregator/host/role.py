@@ -9,7 +9,7 @@ class Role(StrEnum):
     """The work of a process for its aggregator; the value is the word on the command line and in the database."""
 
     INTAKE = "intake"
-    """Serves devices, and writes the shards whose leases it has."""
+    """Serves devices."""
     WORKER = "worker"
     """Verifies batches of reports."""
     COORDINATOR = "coordinator"

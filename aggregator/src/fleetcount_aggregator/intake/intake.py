@@ -11,7 +11,7 @@ from itertools import chain, compress, repeat
 from typing import Final
 
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import WindowId, owns
+from fleetcount_protocol.ids import ReportId, WindowId, owns
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.wire.device_columns import InstalmentColumns, InstalmentReplyColumns
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, UnsealedColumns, digest_columns, receipt_columns
@@ -19,7 +19,6 @@ from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.intake.intake_rules import LATE, OUTCOME_REASONS, RECEIPTED, check_shape
-from fleetcount_aggregator.intake.routing import OwnReports, Reports
 from fleetcount_aggregator.intake.sessions import Sessions
 from fleetcount_aggregator.intake.unsealing import unseal_somewhere
 from fleetcount_aggregator.memory.installed import InstalledWindow
@@ -91,12 +90,12 @@ class _Arrivals:
 
 
 class Intake:
-    """The intake of one aggregator, the same for every transport; `reports` decides about what it opened."""
+    """The intake of one aggregator, the same for every transport."""
 
-    def __init__(self, windows: Windows, workers: Workers, reports: Reports | None = None) -> None:
+    def __init__(self, windows: Windows, workers: Workers) -> None:
         self._windows = windows
         self._host = windows.host
-        self._reports = reports or OwnReports(windows.store)
+        self._store = windows.store
         self._workers = SpareWorkers(workers)
         session_workers = SpareWorkers(workers, patience_s=_SESSION_PATIENCE_S)
         self._sessions = Sessions(windows.host, windows.store, windows.sessions, session_workers)
@@ -120,7 +119,7 @@ class Intake:
         """
         arrivals = [await self._examine(columns) for columns in batch]
         self._host.failpoints.hit("intake.before_commit")
-        await self._store(arrivals)
+        await self._keep(arrivals)
         self._host.failpoints.hit("intake.after_commit")
         await self._count(arrivals)
         return [one.answers() for one in arrivals]
@@ -159,11 +158,12 @@ class Intake:
             StoreAwayError: nothing can be looked up at all.
         """
         try:
-            stored = await self._reports.stored(columns.window_id, columns.round, columns.report_ids)
+            report_ids = list(map(ReportId, columns.report_ids))
+            stored = await self._store.instalment_digests(columns.window_id, report_ids, columns.round)
         except StoreAwayError:
             raise
         except StoreError as error:
-            # What is damaged, or has no owner, stays so: as an error it would hold up all that came with it, and the
+            # What is damaged stays so: as an error it would hold up all that came with it, and the
             # broker would deliver that again and again.
             self._note(error)
             return [RejectReason.BUSY] * len(columns)
@@ -210,12 +210,12 @@ class Intake:
         arrivals.take(places, opened)
         arrivals.run = _run_of(columns, sessions, opened, len(window.rounds))
 
-    async def _store(self, arrivals: Sequence[_Arrivals]) -> None:
+    async def _keep(self, arrivals: Sequence[_Arrivals]) -> None:
         waiting = [(one, one.run) for one in arrivals if one.run is not None]
         if not waiting:
             return
         try:
-            outcomes = await self._reports.add_instalments([run for _, run in waiting])
+            outcomes = await self._store.add_instalments([run for _, run in waiting])
         except StoreBusyError:
             for one in arrivals:
                 one.refuse(RejectReason.BUSY)
@@ -228,7 +228,7 @@ class Intake:
             for one in found:
                 one.refuse(RejectReason.BUSY)
                 one.run = None
-            await self._store(arrivals)  # The others; what is stored of them already is the same a second time.
+            await self._keep(arrivals)  # The others; what is stored of them already is the same a second time.
             return
         for (one, _), run_outcomes in zip(waiting, outcomes, strict=True):
             one.take_outcomes(run_outcomes)

@@ -21,7 +21,6 @@ OUTCOME_REASONS = {
     StoreOutcome.SECOND_REPORT: RejectReason.OVER_QUOTA,
     StoreOutcome.CLOSED: RejectReason.WINDOW_CLOSED,
     StoreOutcome.FULL: RejectReason.WINDOW_CLOSED,
-    StoreOutcome.BUSY: RejectReason.BUSY,
 }
 
 RECEIPTED = bytes((StoreOutcome.STORED, StoreOutcome.SAME))

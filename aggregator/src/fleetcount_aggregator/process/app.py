@@ -52,7 +52,7 @@ from fleetcount_aggregator.process.serving import (
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.outcomes import Mended, Repair
-from fleetcount_aggregator.roles.readiness import Membership, Readiness, Watched
+from fleetcount_aggregator.roles.readiness import Readiness, Standing, Watched
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store
@@ -97,12 +97,10 @@ async def serve(
     accept_failover: bool = False,
     restored: bool = False,
     migrate: bool = False,
-    release: str = "",
 ) -> None:
     """Run one aggregator, or one process of it by its roles, until SIGTERM or SIGINT.
 
-    `accept_failover` and `migrate` as `open_engine` says, `restored` as `Greetings`; `release` is this program's name
-    among the processes of an aggregator.
+    `accept_failover` and `migrate` as `open_engine` says, `restored` as `Greetings`.
 
     Prints one JSON line on standard output once it listens, with the ports it is bound to.
 
@@ -125,7 +123,7 @@ async def serve(
         store = context.store
         context.peers.greetings.restored = restored or await store.restored()
         if config.store.url is not None:
-            await _serve_replica(config, context, store, roles, stop, release)
+            await _serve_replica(config, context, store, roles, stop)
             return
         core = Core.of(context)
         await context.questions.load(context.windows)
@@ -149,11 +147,10 @@ async def _serve_replica(
     store: Store,
     roles: frozenset[Role],
     stop: asyncio.Event,
-    release: str,
 ) -> None:
     from fleetcount_aggregator.process.replicas import Replica  # Only who uses PostgreSQL needs its client.
 
-    replica = Replica(config, context, store, roles, release)
+    replica = Replica(config, context, store, roles)
     try:
         await replica.begin()
         await _run(config, context, replica.listeners(), replica.work(), stop, replica)
@@ -245,8 +242,7 @@ def _store(
     keys = StoreKeys.load(
         files.signing_key_file, files.store_key_file, files.former_store_key_file, identity.signing_key
     )
-    shards = config.store.shards
-    engine = open_engine(place, alone=alone, accept_failover=accept_failover, shards=shards, migrate=migrate)
+    engine = open_engine(place, alone=alone, accept_failover=accept_failover, migrate=migrate)
     return Store.over(engine, place.file, keys.at_rest, keys.former)
 
 
@@ -278,11 +274,11 @@ async def _run(
     listeners: Mapping[str, tuple[Listener, str]],
     work: Work,
     stop: asyncio.Event,
-    member: Membership | None = None,
+    standing: Standing | None = None,
 ) -> None:
     """Listen, start the background tasks, wait for the signal, drain."""
     opened = [listener for listener, _ in listeners.values()]
-    metrics_server, readiness = None, Readiness(context, Watched.of(config), member)
+    metrics_server, readiness = None, Readiness(context, Watched.of(config), standing)
     try:
         ports = {name: await listener.open(address) for name, (listener, address) in listeners.items()}
         if config.metrics is not None:
@@ -330,13 +326,12 @@ def run(
     accept_failover: bool = False,
     restored: bool = False,
     migrate: bool = False,
-    release: str = "",
 ) -> None:
     """Run `serve` on a new event loop with this process's environment; the entry point of the command."""
     return_large_arrays()
     try:
         how = {"accept_failover": accept_failover, "restored": restored, "migrate": migrate}
-        asyncio.run(serve(config, os.environ, roles=roles, release=release, **how))
+        asyncio.run(serve(config, os.environ, roles=roles, **how))
     except BaseExceptionGroup as group:
         raise _first(group) from group
     finally:

@@ -31,7 +31,6 @@ from fleetcount_aggregator.host.key_rotation import Rotation
 from fleetcount_aggregator.host.reasons import WaitFor
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.intake.intake import Intake
-from fleetcount_aggregator.intake.routing import Reports
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.handover import Handover
@@ -57,7 +56,7 @@ from fleetcount_aggregator.windows.sealing_keys import SealingKeys
 
 TICK_S: Final = 0.2
 DRAIN_S: Final = 5.0
-_KEYS_S: Final = 10.0
+KEYS_S: Final = 10.0
 _WHOLE: Final = BrokerConnection()
 _SESSION_GRACE_S: Final = 86_400
 
@@ -76,8 +75,8 @@ class Core:
     retention: Retention
 
     @classmethod
-    def of(cls, context: Context, reports: Reports | None = None) -> "Core":
-        """Wire the rules over one context; `reports` decides about instalments, None: its store."""
+    def of(cls, context: Context) -> "Core":
+        """Wire the rules over one context."""
         windows, questions, peers = context.windows, context.questions, context.peers
         verification = Verification(context.workers, context.host.failpoints)
         steps = ReleaseSteps(windows, questions, context.workers)
@@ -86,7 +85,7 @@ class Core:
         return cls(
             context=context,
             steps=steps,
-            service=DeviceService(questions, Intake(windows, context.workers, reports), steps),
+            service=DeviceService(questions, Intake(windows, context.workers), steps),
             helper=Helper(context, verification, steps),
             leader=leader,
             scheduler=Scheduler(context, leader, settling),
@@ -219,7 +218,7 @@ def coordinator_work(config: AggregatorConfig, core: Core) -> Work:
         "windows": lambda: every(TICK_S, core.scheduler.open_windows, host),
         "peers": lambda: every(PROBE_S, lambda: probe_peers(context.peers, host.health), host),
         "handovers": lambda: every(TICK_S, core.handover.run_due, host),
-        "keys": lambda: every(_KEYS_S, sealing_keys.look, host),
+        "keys": lambda: every(KEYS_S, sealing_keys.look, host),
         "retention": lambda: every(1.0, core.retention.look, host),
         "sessions": lambda: every(3600.0, lambda: _forget_sessions(context.store, host.now()), host),
     }

@@ -1,4 +1,4 @@
-"""The role of a worker: leases verification jobs, does them in its own processes, stores what came out under its token.
+"""The role of a worker: takes verification jobs, does them in its own processes, stores what came out.
 
 It reads reports and windows from the store and holds nothing between two jobs. It must not combine shares or decide
 about a report. Run by every process with the role, beside whatever else it does.
@@ -6,7 +6,6 @@ about a report. Run by every process with the role, beside whatever else it does
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -16,91 +15,85 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.memory.installed import InstalledWindow, learn_window, learned_key
 from fleetcount_aggregator.memory.windows import Windows
-from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.async_link import Connect
+from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
 from fleetcount_aggregator.storage.frames import FrameReader
-from fleetcount_aggregator.storage.jobs import Job, Jobs
-from fleetcount_aggregator.storage.leases import Member
+from fleetcount_aggregator.storage.jobs import Job, JobSession
 from fleetcount_aggregator.storage.log_slice import LogSlice
 from fleetcount_aggregator.verification.job_codec import decode_job, encode_failure, encode_result
-from fleetcount_aggregator.verification.leased_workers import open_job, seal_result
+from fleetcount_aggregator.verification.remote_workers import open_job, seal_result
 from fleetcount_aggregator.verification.workers import Workers, verify_reports
 
-_LOOK_S: Final = 1.0
-"""How often a worker looks for jobs although nobody said that there are any."""
+HEARTBEAT_S: Final = 1.0
+"""How often the server hears of a job that is in work."""
+_PAUSES_S: Final = (0.01, 0.25)
+"""Shortest and longest pause before a session without work looks again."""
 _REST_S: Final = 1.0
-"""How long a lane rests after its machine or the database failed."""
+"""How long a session rests after its machine or the database failed."""
 
 
 class WorkerRole:
-    """Does jobs, one a process and one waiting; `look` says that there may be some. `reader` reads a window's
-    frames.
-    """
+    """Does jobs, one a process and one waiting, each in a session of its own; `reader` reads a window's frames."""
 
     def __init__(
-        self, windows: Windows, member: Member, jobs: Jobs, local: Workers, reader: Callable[[WindowId], FrameReader]
+        self, windows: Windows, connect: Connect, local: Workers, reader: Callable[[WindowId], FrameReader]
     ) -> None:
         self._windows = windows
-        self._member = member
-        self._jobs = jobs
+        self._connect = connect
         self._local = local
         self._reader = reader
-        self._looking = asyncio.Event()
-        self._leasing = asyncio.Lock()
-        self._doing: set[int] = set()
-
-    def look(self) -> None:
-        """Look for jobs now."""
-        self._looking.set()
 
     async def run(self) -> None:
         """Work until cancelled."""
         async with asyncio.TaskGroup() as group:
             for number in range(self._local.count + 1):
-                group.create_task(self._lane(), name=f"worker-{number}")
+                group.create_task(self._serve(), name=f"worker-{number}")
 
-    async def _lane(self) -> None:
-        while True:
-            try:
-                job = await self._lease()
-                if job is not None:
-                    await self._do(job)
-                    continue
-            except MachineError as error:
-                log.warning("job_not_leased", reason=str(error))
-                await asyncio.sleep(_REST_S)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._looking.wait()
-            self._looking.clear()
-
-    async def _lease(self) -> Job | None:
-        async with self._leasing:
-            job = await self._jobs.lease(self._doing) if self._member.holds else None
-            if job is not None:
-                self._doing.add(job.job)
-            return job
-
-    async def _do(self, job: Job) -> None:
-        """Do one job; one that this process is stopped at is anybody's again at once."""
+    async def _serve(self) -> None:
+        session, (pause_s, longest_s) = JobSession(self._connect), _PAUSES_S
         try:
-            await self._done(job)
-        except MachineError as error:
-            log.warning("job_not_done", reason=str(error))
-            await asyncio.sleep(_REST_S)  # Until then it is in no other lane's way.
+            while True:
+                try:
+                    if await self._one(session):
+                        pause_s = _PAUSES_S[0]
+                        continue
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(2 * pause_s, longest_s)
+                except MachineError as error:
+                    log.warning("job_not_done", reason=str(error))
+                    await asyncio.sleep(_REST_S)
         finally:
-            self._doing.discard(job.job)  # If what came out was not stored, it is leased again.
+            await session.close()
 
-    async def _done(self, job: Job) -> None:
+    async def _one(self, session: JobSession) -> bool:
+        """Do one job, if there is one; it is anybody's again at once where this fails or is stopped."""
+        if not await session.waiting():
+            return False
+        await self._local.ready()  # Compiling takes a minute, in which others could do the job.
+        job = await session.take()
+        if job is None:
+            return False
+        working = asyncio.ensure_future(self._sealed(job))
+        try:
+            while not (await asyncio.wait((working,), timeout=HEARTBEAT_S))[0]:
+                await session.keep()
+            await session.finish(job, working.result())
+        except BaseException:
+            working.cancel()
+            await session.close()
+            raise
+        return True
+
+    async def _sealed(self, job: Job) -> bytes | None:
+        """Return what comes out of a job, sealed; None where its window has ended, with the key of both."""
         window_id = WindowId(job.window_id)
         try:
-            result = await self._result(window_id, job)
-        except asyncio.CancelledError:
-            with suppress(MachineError):
-                await self._jobs.give_back(job)
+            key = await learned_key(self._windows.store, window_id)
+        except StoreAwayError:
             raise
-        sealed = seal_result(await learned_key(self._windows.store, window_id), window_id, job.request, result)
-        if not await self._jobs.finish(job, sealed):
-            log.warning("job_taken_over", job=job.job)
+        except StoreError:
+            return None
+        return seal_result(key, window_id, job.request, await self._result(window_id, job))
 
     async def _result(self, window_id: WindowId, job: Job) -> bytes:
         try:

@@ -6,18 +6,14 @@ store's own writes go another way (`write_queue`).
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
+
+import psycopg
 
 from fleetcount_aggregator.storage.errors import StoreError
 
-if TYPE_CHECKING:
-    import psycopg
-
 Connect = Callable[[], Awaitable["psycopg.AsyncConnection[Any]"]]
 """Opens a connection that commits each statement, its settings checked."""
-
-WAIT_OF_SERVER: Final = "SyncRepWaitForLSN"
-"""Where the server warns that nobody waits any more for the standby to have a commit, in whatever language."""
 
 
 class AsyncLink:
@@ -27,8 +23,6 @@ class AsyncLink:
         self._connect = connect
         self._connection: psycopg.AsyncConnection[Any] | None = None
         self._opening = asyncio.Lock()
-        self._unkept = False
-        """Whether the server has said that the standby may not have what this connection committed."""
 
     async def rows(self, statement: str, *values: Any) -> list[tuple[Any, ...]]:
         """Run one statement and return its rows.
@@ -36,16 +30,10 @@ class AsyncLink:
         Raises:
             StoreError: the database cannot be reached or refused it; whether it happened is not known.
         """
-        import psycopg  # An extra: an aggregator over SQLite loads this module too, and runs without it.
-
         try:
             connection = await self._opened()
             cursor = await connection.execute(statement.encode(), values or None, binary=True)
-            found = await cursor.fetchall() if cursor.description else []
-            if self._unkept:
-                await self.close()
-                raise StoreError("the database committed something that its standby may not have")
-            return found
+            return await cursor.fetchall() if cursor.description else []
         except psycopg.OperationalError as error:
             await self.close()
             raise StoreError(f"the database does not answer: {type(error).__name__}") from error
@@ -60,13 +48,8 @@ class AsyncLink:
     async def _opened(self) -> "psycopg.AsyncConnection[Any]":
         async with self._opening:
             if self._connection is None or self._connection.closed or self._connection.broken:
-                connection = await self._connect()
-                connection.add_notice_handler(self._hear)
-                self._connection, self._unkept = connection, False
+                self._connection = await self._connect()
             return self._connection
-
-    def _hear(self, said: "psycopg.errors.Diagnostic") -> None:
-        self._unkept = self._unkept or said.source_function == WAIT_OF_SERVER
 
     async def close(self) -> None:
         """Let go of the connection."""

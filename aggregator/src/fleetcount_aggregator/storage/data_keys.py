@@ -221,7 +221,9 @@ class DataKeys:
             return True
         if self._opened_before(sealed, _CHECK) is None:
             where = self._place.where(_CHECK_NAME)
-            raise StoreError(f"{where} does not open: the store was written under another at-rest key")
+            raise StoreError(
+                f"{where} does not open: the store was written under another at-rest key, or is another aggregator's"
+            )
         return False
 
     def note_seals_store(self) -> None:

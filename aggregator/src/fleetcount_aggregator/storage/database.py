@@ -11,6 +11,7 @@ named in another row (`WINDOWS`, column `taken`). Knows no meaning of a row.
 import hmac
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from functools import cached_property
 from typing import Any, Final, Protocol
 
@@ -122,15 +123,33 @@ def _spelt(place: str, values: Sequence[object]) -> bytes:
     return b"".join(parts)
 
 
-class SealedDatabase:
-    """A `Database`, and `seal`, which makes and checks the tags of its rows."""
+class Changed(StrEnum):
+    """What other processes over the same database have to hear of; the value is what lies there (`changes`)."""
 
-    __slots__ = ("execute", "executemany", "seal")
+    WINDOW = "window"
+    """It was installed or moved."""
+    QUESTION = "question"
+    """It was installed, noted something or decided about a window."""
+    SESSION = "session"
+    """Keys of it were erased."""
+    DATA_KEY = "data key"
+    """That of a window was destroyed; which is not named."""
+
+
+Change = tuple[Changed, bytes]
+"""What changed, and its id."""
+
+
+class SealedDatabase:
+    """A `Database`; `seal` makes and checks the tags of its rows, `changes` are those that others have to hear of."""
+
+    __slots__ = ("changes", "execute", "executemany", "seal")
 
     def __init__(self, database: Database, seal: RowSeal) -> None:
         self.execute = database.execute
         self.executemany = database.executemany
         self.seal = seal
+        self.changes: list[Change] = []
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,11 @@
 SQLite (`sqlite_engine`) and PostgreSQL (`postgres_engine`) are the engines.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from fleetcount_aggregator.storage.database import Database, KeyStore, RowSeal, SealedDatabase
+from fleetcount_aggregator.storage.database import Change, Database, KeyStore, RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.frames import LogBackend
 
 T = TypeVar("T")
@@ -65,12 +65,23 @@ class Engine(Protocol):
         """
         ...
 
+    def write_in_line(self, work: Callable[[Database], T]) -> T:
+        """Run work as `write`, but wait for those who write the same rows and see what they committed (READ COMMITTED).
+
+        However often they write them it is done once, where `write` would begin again each time.
+        """
+        ...
+
     def read(self, work: Callable[[Database], T]) -> T:
         """Run work that only reads what is committed; raises StoreError if it cannot."""
         ...
 
     def peek(self, work: Callable[[Database], T]) -> T:
         """Run work that only reads, by the thread that writes; raises StoreError if it cannot."""
+        ...
+
+    def note_changes(self, database: Database, changes: Sequence[Change]) -> None:
+        """Note in the transaction that is open what other processes have to hear of."""
         ...
 
     def leads(self, database: Database) -> bool:
@@ -103,7 +114,14 @@ class SealedEngine:
 
     def write(self, work: Callable[[SealedDatabase], T]) -> T:
         """See `Engine.write`."""
-        return self.plain.write(lambda db: work(SealedDatabase(db, self._seal)))
+
+        def noted(db: Database) -> T:
+            sealed = SealedDatabase(db, self._seal)
+            result = work(sealed)
+            self.plain.note_changes(db, sealed.changes)
+            return result
+
+        return self.plain.write(noted)
 
     def read(self, work: Callable[[SealedDatabase], T]) -> T:
         """See `Engine.read`."""

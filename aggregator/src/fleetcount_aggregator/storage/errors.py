@@ -15,7 +15,11 @@ class StoreAwayError(StoreError):
 
 
 class FencedError(StoreError):
-    """Somebody else has taken over what this process wanted to change, or it is closed: nothing was written."""
+    """Another process leads, which this one believed to do: nothing was written."""
+
+
+class SchemaMovedError(StoreError):
+    """The database has tables of a newer release than this process is of: it has nothing to do there any more."""
 
 
 class UnknownWriteError(StoreAwayError):
@@ -23,7 +27,7 @@ class UnknownWriteError(StoreAwayError):
 
 
 class StoreBusyError(StoreError):
-    """The store's queue is full; try again later."""
+    """The store's queue is full, or a window's lane has just been closed; try again later."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -116,10 +116,10 @@ _ENDS: Final = (".log", ".digests", ".log.lost")
 
 
 class FileBackend:
-    """Implements `LogBackend` beside a database file: one log and one digest file a window, uncut."""
+    """Implements `LogBackend` beside a database file: one log and one digest file a window, and no lanes."""
 
     counts_bytes = True
-    cuts = False
+    shared = False
 
     def __init__(self, database: Path) -> None:
         self._directory = database.parent
@@ -136,9 +136,9 @@ class FileBackend:
     def close_window(self, db: "Database", window_id: WindowId) -> None:
         """See `LogBackend.close_window`: the one writer knows."""
 
-    def seize(self, window_id: WindowId) -> Mapping[int, int]:
-        """See `LogBackend.seize`: the lock of the directory is the only epoch."""
-        return {0: 0}
+    def is_closed(self, window_id: WindowId) -> bool:
+        """See `LogBackend.is_closed`: nobody else writes."""
+        return False
 
     def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
         """See `LogBackend.given_up`."""
@@ -151,11 +151,11 @@ class FileBackend:
             and self._lost_path(state.window_id).exists()
         ]
 
-    def shard_count(self, window_id: WindowId) -> int:
-        """See `LogBackend.shard_count`: who has one file has one owner."""
-        return 1
+    def lanes(self, window_id: WindowId) -> Sequence[int]:
+        """See `LogBackend.lanes`: the one file."""
+        return (0,)
 
-    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> FileFrames:
+    def frames(self, window_id: WindowId, log_key: bytes, lane: int | None = None) -> FileFrames:
         """See `LogBackend.frames`."""
         state = self._states.get(window_id)
         closed, durable = (None, 0) if state is None else (state.closed_length, state.durable_length)
@@ -197,11 +197,10 @@ class FileBackend:
             raise StoreError(f"{lost} was put aside: start the aggregator once, so that its window ends")
         return unload_file(self._log_path(window_id))
 
-    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+    def load(self, window_id: WindowId, lanes: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
         """See `LogBackend.load`."""
-        # The lock of the directory has one owner, and so a second shard would have nobody to write it.
-        if shards != 1:
-            raise StoreError(f"window {window_id.hex()} is cut into {shards} shards; allowed beside a file is 1")
+        if lanes > 1:
+            raise StoreError(f"window {window_id.hex()} has {lanes} lanes; allowed beside a file is 1")
         load_file(self._log_path(window_id), frames)
 
     def close(self) -> None:

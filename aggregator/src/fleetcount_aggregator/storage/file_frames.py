@@ -226,8 +226,6 @@ class FileFrames(_Reads):
     `closed_length`: its bytes when intake closed, None before; `durable_length`: bytes known to have been durable.
     """
 
-    is_final = False
-
     def __init__(
         self,
         path: Path,
@@ -250,10 +248,6 @@ class FileFrames(_Reads):
     def reader(self) -> FileReader:
         """See `Frames.reader`."""
         return FileReader(self.path)
-
-    def ends_elsewhere(self) -> bool:
-        """See `Frames.ends_elsewhere`: nobody else has the file."""
-        return False
 
     def columns(self) -> Iterator[ReadFrame]:
         """See `Frames.columns`: then what the last write left torn is cut, and a damaged file is left as it is."""

@@ -1,13 +1,14 @@
 """Where the frames of a report log lie, as the index sees it: in a file, or in a table of PostgreSQL.
 
-`Frames` are those of one shard of one window. Sealed bytes alone go in and out; what is in a frame is log_format's,
-what becomes of instalments is report_log's. Of a window that has ended digests stay, as records that hold no share:
+`Frames` are those of one window, or of one lane of it: what one process has written. Sealed bytes alone go in and out;
+what is in a frame is log_format's, what becomes of instalments is report_log's. Of a window that has ended digests
+stay, as records that hold no share:
 
     record    report id | u8 round | certificate digest | instalment digest | u8 1 if the report is in the set, else 0
 """
 
 import hmac
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -82,9 +83,9 @@ def find_record(
 
 
 FRAME_BITS: Final = 48
-"""A frame's number has its shard above so many bits, so that one number is enough in a window of many shards."""
+"""A frame's number has its lane above so many bits, so that one number is enough in a window of many lanes."""
 LEAVES: Final = 256
-"""Values of the first byte of a report id, which says its shard."""
+"""Values of the first byte of a report id."""
 
 
 class FrameRange(NamedTuple):
@@ -105,9 +106,9 @@ class ReadFrame:
 
 
 class RawFrame(NamedTuple):
-    """A frame as it lies: its shard, what stands before the shard's first frame, and its three parts, sealed."""
+    """A frame as it lies: its lane, what stands before the lane's first frame, and its three parts, sealed."""
 
-    shard: int
+    lane: int
     header: bytes
     head: bytes
     columns: bytes
@@ -139,7 +140,7 @@ class FrameReader(Protocol):
 
 
 class Frames(FrameReads, Protocol):
-    """The frames of one shard, durable in the order in which they came. One thread writes; any may read."""
+    """The frames of one lane, durable in the order in which they came. One thread writes; any may read."""
 
     @property
     def expected(self) -> int:
@@ -152,21 +153,12 @@ class Frames(FrameReads, Protocol):
         ...
 
     @property
-    def is_final(self) -> bool:
-        """Whether nothing comes after what `columns` has read, or was appended: the shard was closed by then."""
-        ...
-
-    def ends_elsewhere(self) -> bool:
-        """Ask whether the shard is closed with another end than is known here; if with this one, it `is_final`."""
-        ...
-
-    @property
     def reader(self) -> FrameReader:
         """What a worker process gets."""
         ...
 
     def columns(self) -> Iterator[ReadFrame]:
-        """Yield every frame without its parts, once, before the first `append`: what a start or a take-over reads.
+        """Yield every frame without its parts, before the first `append`; asked again, those that came since.
 
         When the last is out, what is there is durable, and `length` counts it. `expected` holds from the first on.
 
@@ -179,8 +171,8 @@ class Frames(FrameReads, Protocol):
         """Make a group of frames durable, all or none, and return their numbers.
 
         Raises:
-            FencedError: somebody else owns the shard now, or it is closed.
-            UnknownWriteError: all of them may be there or none; what is held of the shard is to be read back.
+            StoreBusyError: the window is closed, or the lane's end is not where it was; another lane may be begun.
+            UnknownWriteError: all of them may be there or none.
             StoreError: it failed; none of them is there.
         """
         ...
@@ -263,8 +255,8 @@ class LogBackend(Protocol):
         ...
 
     @property
-    def cuts(self) -> bool:
-        """Whether a window may lie here in several shards."""
+    def shared(self) -> bool:
+        """Whether a window has lanes, one or more of each process."""
         ...
 
     def know(self, states: Sequence[LogState]) -> None:
@@ -284,23 +276,28 @@ class LogBackend(Protocol):
         ...
 
     def close_window(self, db: "Database", window_id: WindowId) -> None:
-        """Let no owner append to a window any more, from the commit of this transaction on."""
+        """Take no instalment of a window any more, from the commit of this transaction on.
+
+        The transaction sees what is committed by others while it waits for them (READ COMMITTED).
+        """
         ...
 
-    def seize(self, window_id: WindowId) -> Mapping[int, int]:
-        """Become the owner of every shard of a window, as who is alone may; return the epoch of each."""
+    def is_closed(self, window_id: WindowId) -> bool:
+        """Return whether no lane of a window is written to any more, and no other can be made."""
         ...
 
-    def shard_count(self, window_id: WindowId) -> int:
-        """Return into how many shards a window is cut: a power of two, 1 to 256; 0 for one that has no place here."""
+    def lanes(self, window_id: WindowId) -> Sequence[int]:
+        """Return the lanes of a window, in order; none for one that has no place here."""
         ...
 
-    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> Frames:
-        """Return the frames of a shard: to be read back and written to under an epoch, or with None only read."""
+    def frames(self, window_id: WindowId, log_key: bytes, lane: int | None = None) -> Frames:
+        """Return the frames of a lane, to be read; without one those that this process writes, in a new lane where
+        there are several.
+        """
         ...
 
     def reader(self, window_id: WindowId) -> FrameReader:
-        """Return what reads the frames of all shards of a window."""
+        """Return what reads the frames of all lanes of a window."""
         ...
 
     def ended(self, window_id: WindowId) -> EndedDigests:
@@ -327,11 +324,11 @@ class LogBackend(Protocol):
         """
         ...
 
-    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+    def load(self, window_id: WindowId, lanes: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
         """Write frames that another backend has unloaded, in place of what an earlier try has left; durable on return.
 
         Raises:
-            StoreError: it failed, or a window in so many shards cannot lie here.
+            StoreError: it failed, or a window of so many lanes cannot lie here.
         """
         ...
 

@@ -239,8 +239,8 @@ Columns = tuple[NDArray[np.uint32], NDArray[np.int64]]
 
 
 @dataclass(frozen=True, slots=True)
-class CompleteShard:
-    """The complete reports of one shard, and by round where its frames lie."""
+class CompleteLog:
+    """The complete reports of a log, and by round where its frames lie."""
 
     complete: CompleteRows
     frames: Mapping[int, Columns]
@@ -260,28 +260,22 @@ class CompleteShard:
 class CompleteReports:
     """The reports of a window that have all their instalments, by position; fixed from the moment intake is closed.
 
-    Positions run through the shards of the log in their order. `ids` are the report ids by position.
+    `ids` are the report ids by position.
     """
 
     def __init__(
-        self, reader: FrameReader, window_id: WindowId, log_key: bytes, shards: Sequence[CompleteShard] = ()
+        self, reader: FrameReader, window_id: WindowId, log_key: bytes, complete: CompleteLog | None = None
     ) -> None:
-        self.ids = ReportIds(b"".join([shard.complete.ids for shard in shards]))
-        self.shards = shards
+        self.ids = ReportIds(b"" if complete is None else complete.complete.ids)
+        self._complete = complete
         self._reader = reader
         self._window_id = window_id
         self._log_key = log_key
-        self._filled = [shard for shard in shards if shard.complete.ids]
-        self._starts = np.cumsum([0, *(len(shard.complete.rows) for shard in self._filled[:-1])])
 
     def source(self, positions: NDArray[np.integer]) -> LogSlice:
         """Return where a worker finds the reports at these positions."""
-        rounds = len(self._filled[0].complete.rounds) if self._filled else 0
-        frames, places = (np.empty((len(positions), rounds), dtype=np.int64) for _ in range(2))
-        shard_of = np.searchsorted(self._starts, positions, side="right") - 1
-        for at, shard in enumerate(self._filled):
-            here = np.flatnonzero(shard_of == at)
-            frames[here], places[here] = shard.find(positions[here] - self._starts[at])
+        nothing = np.empty((len(positions), 0), dtype=np.int64)
+        frames, places = (nothing, nothing) if self._complete is None else self._complete.find(positions)
         return LogSlice(
             reader=self._reader,
             window_id=self._window_id,

@@ -4,9 +4,9 @@ What ends the process leaves the source whole and the target refusing to serve, 
 found the same, both refusing until the move is run again: never two stores that serve. Knows no table by name but
 `windows`.
 
-Frames and digests move sealed as they are. A key is needed only where the shards of a window become the one log that
-lies beside a file: frames get numbers that go on from shard to shard, so their heads are written again under the log's
-key. Positions of complete reports run through the shards in this order too, so none changes.
+Frames and digests move sealed as they are. A key is needed only where the lanes of a window become the one log that
+lies beside a file: frames get numbers that go on from lane to lane, so their heads are written again under the log's
+key. Positions of complete reports run through the lanes in this order too, so none changes.
 """
 
 import hashlib
@@ -30,11 +30,12 @@ from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.frames import RECORD_BYTES, LogBackend, RawFrame
 from fleetcount_aggregator.storage.log_format import FrameHead
 from fleetcount_aggregator.storage.opening import open_engine, reading
+from fleetcount_aggregator.storage.report_index import ReportIndex
 from fleetcount_aggregator.storage.schema import MOVED, MOVING, RESTORED, SERVING, TABLES, TableColumns
 
 
-class ShardJoiner:
-    """Joins shards on the way into a store whose rows and data keys are there already; `keys` are asked for once."""
+class LaneJoiner:
+    """Joins lanes on the way into a store whose rows and data keys are there already; `keys` are asked for once."""
 
     def __init__(self, target: Engine, keys: Callable[[], StoreKeys]) -> None:
         self._target = target
@@ -48,27 +49,34 @@ class ShardJoiner:
         return self._loaded
 
     def joined(self, window_id: WindowId, frames: Iterable[RawFrame]) -> Iterator[RawFrame]:
-        """Yield the frames of all shards, which come shard by shard, as those of one.
+        """Yield the frames of all lanes, which come lane by lane, as those of one.
 
         Raises:
-            StoreError: a frame is damaged, or the window has no data key.
+            StoreError: a frame is damaged, the window has no data key, or what one device sent lies in two lanes, which
+                only their joining sorts out.
         """
         log_key = DataKeys(self._keys.at_rest, self._target.key_store(), self._keys.former).of(window_id).log_key
-        first, header = 0, b""
-        for shard, alike in groupby(frames, lambda frame: frame.shard):
+        first, header, index = 0, b"", ReportIndex(2)
+        for lane, alike in groupby(frames, lambda frame: frame.lane):
             before = first
             for frame in alike:
                 head = FrameHead.decode(frame.head, log_key)
                 header = header or frame.header
                 if head is None or head.sequence != first - before or frame.header != header:
-                    place = f"frame {first - before} of shard {shard}"
+                    place = f"frame {first - before} of lane {lane}"
                     raise StoreError(f"window {window_id.hex()}: {place} is damaged; run `fleetcount aggregator check`")
+                ids, certificates, _ = head.split_columns(frame.columns)
+                if not index.load(ids, certificates, head.round):
+                    raise StoreError(
+                        f"window {window_id.hex()} has reports of one device in two lanes; allowed beside a file is one"
+                        ": move the store when the window has ended"
+                    )
                 moved = replace(head, sequence=first, group=before + head.group)
                 yield RawFrame(0, header, moved.encode(log_key), frame.columns, frame.parts)
                 first += 1
 
     def note_length(self, window_id: WindowId, length: int) -> None:
-        """Remember how long the log of a closed window is: it has one header now, and not one a shard.
+        """Remember how long the log of a closed window is: it has one header now, and not one a lane.
 
         Raises:
             StoreError: the row of the window is damaged.
@@ -124,7 +132,7 @@ class _Passed:
     __hash__ = None  # type: ignore[assignment] # it changes
 
 
-def move_frames(old: LogBackend, new: LogBackend, known: Mapping[WindowId, KnownLog], joiner: ShardJoiner) -> None:
+def move_frames(old: LogBackend, new: LogBackend, known: Mapping[WindowId, KnownLog], joiner: LaneJoiner) -> None:
     """Copy the frames and digests of every window, and compare what is read back.
 
     Raises:
@@ -140,15 +148,15 @@ def move_frames(old: LogBackend, new: LogBackend, known: Mapping[WindowId, Known
 
 
 def _move_log(
-    old: LogBackend, new: LogBackend, window_id: WindowId, known: KnownLog | None, joiner: ShardJoiner
+    old: LogBackend, new: LogBackend, window_id: WindowId, known: KnownLog | None, joiner: LaneJoiner
 ) -> None:
-    shards = max(1, old.shard_count(window_id))
+    lanes = max(old.lanes(window_id), default=-1) + 1
     there, arrived = _Passed(), _Passed()
     frames, closed = old.unload(window_id), known is not None and known.closed
-    joins = shards > 1 and not new.cuts
+    joins = lanes > 1 and not new.shared
     if joins:
-        shards, frames = 1, joiner.joined(window_id, frames)
-    new.load(window_id, shards, there.frames(frames), closed=closed)
+        lanes, frames = 1, joiner.joined(window_id, frames)
+    new.load(window_id, lanes, there.frames(frames), closed=closed)
     if old.counts_bytes and known is not None and not known.ended and there.size != known.length:
         raise StoreError(
             f"the log of window {window_id.hex()} has {there.size} bytes, not the {known.length} that were noted when"
@@ -184,7 +192,7 @@ def move_store(source: StorePlace, target: StorePlace, keys: Callable[[], StoreK
 
     Rows are compared by number and digest, read back from the target. Keys of windows leave the source once the target
     serves. Run again after whatever ended it, it begins anew or finishes. `keys` loads what the store lies under, which
-    a window needs whose shards become one log beside a file, and no other.
+    a window needs whose lanes become one log beside a file, and no other.
 
     Raises:
         UsageError: both are the same place.
@@ -280,7 +288,7 @@ def _copy(old: Engine, new: Engine, source: StorePlace, target: StorePlace, keys
         WindowId(bytes(window)): KnownLog(durable if closed is None else closed, closed is not None, state in _FINAL)
         for window, durable, closed, state in known
     }
-    move_frames(old.log_backend(source.file), new.log_backend(target.file), logs, ShardJoiner(new, keys))
+    move_frames(old.log_backend(source.file), new.log_backend(target.file), logs, LaneJoiner(new, keys))
     return number
 
 

@@ -44,7 +44,6 @@ def open_engine(
     *,
     alone: bool = True,
     accept_failover: bool = False,
-    shards: int = 1,
     migrate: bool = False,
     standing: Callable[[str, str], None] = check_standing,
     made: str = SERVING,
@@ -52,9 +51,8 @@ def open_engine(
     """Open a store's database, made if it is new; one in a file is brought up to the present tables.
 
     `migrate`: one in PostgreSQL too; else it is served as it is, if this release can. `alone`: no second process may
-    serve it, as always with a file. `accept_failover`: go on on another server than before. `shards`: into how many a
-    window is cut that is installed from now on. `standing` judges whether it may be used. `made`: how it stands if
-    it is new.
+    serve it, as always with a file. `accept_failover`: go on on another server than before. `standing` judges whether
+    it may be used. `made`: how it stands if it is new.
 
     Raises:
         UsageError: the directory of its files is not there and cannot be made.
@@ -73,7 +71,6 @@ def open_engine(
         server,
         alone=alone,
         accept_failover=accept_failover,
-        shards=shards,
         migrate=migrate,
         standing=standing,
         made=made,

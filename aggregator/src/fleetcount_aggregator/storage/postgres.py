@@ -10,7 +10,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -21,9 +21,8 @@ from fleetcount_protocol.errors import FleetcountError
 from fleetcount_transport.key_files import read_secret
 from psycopg.conninfo import conninfo_to_dict
 
-from fleetcount_aggregator.storage.async_link import WAIT_OF_SERVER
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
+from fleetcount_aggregator.storage.errors import SchemaMovedError, StoreAwayError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,9 @@ T = TypeVar("T")
 FATAL: Final = (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError)
 """What ends a transaction whole; other errors of the server are a statement's own."""
 _AGAIN: Final = (psycopg.errors.SerializationFailure, psycopg.errors.DeadlockDetected)
-_OLDEST: Final = 130_000
+_OLDEST: Final = 140_000
+HANGS_S: float = 8.0
+"""After so long without a word the server ends a session that holds a lock: its process hangs, or is cut off."""
 _MARK: Final = (
     b"INSERT INTO commits (link, number) VALUES (%s, 0)"
     b" ON CONFLICT (link) DO UPDATE SET number = commits.number + 1, at = now() RETURNING number"
@@ -64,6 +65,23 @@ _SETTINGS: Final = (
     # A machine that is gone holds no lock for hours.
     "-c tcp_keepalives_idle=5 -c tcp_keepalives_interval=2 -c tcp_keepalives_count=3 -c tcp_user_timeout=10000",
 )
+_WAIT_OF_SERVER: Final = "SyncRepWaitForLSN"
+"""Where the server warns that nobody waits any more for the standby to have a commit, in whatever language."""
+LOCK_KEY: Final = "hashtext(current_schema())::bigint << 32 | %s::bigint"
+"""Of a lock, whose name is a server's: each schema of a database may hold a store, and has locks of its own."""
+GRANTED: Final = (
+    "FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted"
+    " AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND classid::bigint = hashtext(current_schema())::bigint & 4294967295"
+)
+"""Of the locks that sessions hold; objid is the number that `LOCK_KEY` was made of."""
+PROCESS_LOCK: Final = 0x4643_5052
+"""Of the one process that has a database alone, or of those that share it, for as long as they are connected."""
+ENDED_IF_HUNG: Final = (
+    b"SELECT set_config('idle_session_timeout', %s, false),"
+    b" set_config('idle_in_transaction_session_timeout', %s, false)"
+)
+"""For `hung_after`, on a new session that is to hold a lock."""
 _UNREACHABLE: Final = (psycopg.Error, FleetcountError, UnicodeDecodeError)
 _TCP: Final = {"keepalives_idle": 5, "keepalives_interval": 2, "keepalives_count": 3, "tcp_user_timeout": 10_000}
 _STATE: Final = b"""
@@ -75,8 +93,12 @@ SELECT current_setting('server_version_num')::int, pg_is_in_recovery(),
     (SELECT system_identifier::text FROM pg_control_system()),
     CASE WHEN pg_is_in_recovery() THEN 0
         ELSE ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::bigint END,
-    CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint END
+    CASE WHEN pg_is_in_recovery() THEN 0 ELSE pg_wal_lsn_diff(pg_current_wal_flush_lsn(), '0/0')::bigint END,
+    extract(epoch FROM clock_timestamp())::float8, pg_backend_pid()
 """
+_LARGEST_SKEW_S: Final = 30.0
+_ROUNDS: Final = 4
+"""In which a pooler is seen to give one session to two clients, whatever order it gives them in."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +134,41 @@ class Server:
             raise
         return connection
 
+    def examine(self) -> "ServerState":
+        """Return what the server says of itself, once more is certain of it than `connect` sees: run before a start.
+
+        Raises:
+            StoreError: its clock is off, or a pooler stands before it that gives one session to several clients; writes
+                nothing.
+        """
+        with closing(self.connect()) as connection:
+            before = time.time()
+            state = ServerState.of(connection)
+            off_s = max(before - state.clock, state.clock - time.time())
+            if off_s > _LARGEST_SKEW_S:
+                raise StoreError(
+                    f"{self.place} is refused: its clock is {off_s:.0f} s away from this machine's; allowed are"
+                    f" {_LARGEST_SKEW_S:.0f}"
+                )
+            # What the connection was told at its beginning is of who answers it, which is the server itself or not.
+            if connection.info.backend_pid != state.session and self._is_shared(connection, state.session):
+                raise StoreError(
+                    f"{self.place} is refused: a pooler gives one session of the server to several clients; allowed is"
+                    " the server itself, or a pooler that keeps sessions: locks are a session's"
+                )
+            return state
+
+    def _is_shared(self, connection: "psycopg.Connection[tuple[Any, ...]]", session: int) -> bool:
+        """Whether a session is not kept while another connection is in a transaction."""
+        with closing(self.connect()) as other:
+            for _ in range(_ROUNDS):
+                other.execute(b"BEGIN")
+                for one, is_kept in ((other, False), (connection, True)):
+                    if (ServerState.of(one).session == session) is not is_kept:
+                        return True
+                other.execute(b"COMMIT")
+        return False
+
     async def connect_async(self) -> "psycopg.AsyncConnection[tuple[Any, ...]]":
         """Return a connection for an event loop, as `connect` does."""
         try:
@@ -128,6 +185,12 @@ class Server:
             raise
         return connection
 
+    async def connect_unsure(self) -> "psycopg.AsyncConnection[tuple[Any, ...]]":
+        """Return a connection whose commits wait for no disk, for what is asked for again when it is lost."""
+        connection = await self.connect_async()
+        await connection.execute(b"SET synchronous_commit = off")
+        return connection
+
     def _given(self) -> dict[str, Any]:
         asked = conninfo_to_dict(self.url)
         options = " ".join([str(asked.pop("options", "") or ""), *self.settings]).strip()
@@ -139,6 +202,16 @@ class Server:
     def _check(self, state: "ServerState") -> None:
         if refusal := state.refusal():
             raise StoreError(f"{self.place} is refused: {refusal}")
+
+
+def end_if_hung(connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
+    """Have the server end a session that is not heard of for `HANGS_S`, in a transaction or not, with all its locks."""
+    connection.execute(ENDED_IF_HUNG, hung_after())
+
+
+def hung_after() -> tuple[str, str]:
+    """Return what `ENDED_IF_HUNG` sets, for a session in a transaction and outside of one."""
+    return f"{HANGS_S:g}s", f"{HANGS_S:g}s"
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +230,10 @@ class ServerState:
     timeline: int
     flushed: int = 0
     """Where what of its log is on the disk ends, in bytes since the cluster was made."""
+    clock: float = 0.0
+    """Its time, Unix seconds."""
+    session: int = 0
+    """Which of its processes serves this connection."""
 
     @classmethod
     def of(cls, connection: "psycopg.Connection[tuple[Any, ...]]") -> "ServerState":
@@ -234,6 +311,14 @@ class Link:
                 self._connection.close()
                 self._connection = None
 
+    def free(self) -> None:
+        """Let go of the connection and first of the locks of its session, which are others' when this returns."""
+        with self._lock:
+            if not self.is_lost:
+                with suppress(psycopg.Error):
+                    self.connection().execute(b"SELECT pg_advisory_unlock_all()")
+            self.close()
+
     def connection(self) -> "psycopg.Connection[tuple[Any, ...]]":
         """Return the connection, made again if it was lost; raises StoreError if that fails."""
         if self._connection is None or self._connection.closed:
@@ -252,7 +337,7 @@ class Link:
         return self._connection
 
     def _hear(self, said: psycopg.errors.Diagnostic) -> None:
-        self._unkept = self._unkept or said.source_function == WAIT_OF_SERVER
+        self._unkept = self._unkept or said.source_function == _WAIT_OF_SERVER
 
     def _check_kept(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         """Take a commit whose wait for the standby was cancelled, by a timeout or by hand, for one without an answer.
@@ -278,15 +363,20 @@ class Link:
                         raise self._failure(error) from error
         raise AssertionError("one of two")
 
-    def write(self, work: Callable[[Database], T]) -> T:
-        """Run work in one SERIALIZABLE transaction, again from its beginning until it is committed once.
+    def ask(self) -> ServerState:
+        """Return what the server says of itself; raises StoreError and psycopg's errors."""
+        with self._lock:
+            return ServerState.of(self.connection())
+
+    def write(self, work: Callable[[Database], T], *, level: bytes = b"SERIALIZABLE") -> T:
+        """Run work in one transaction of this isolation level, again from its beginning until it is committed once.
 
         Raises:
             StoreError: nothing was committed, or the server stays away and what became of it cannot be learned.
         """
         with self._lock:
             deadline, pause_s = time.monotonic() + _RETRY_S, _PAUSE_S
-            transaction = _Transaction(self._server.place, self._mark, self._check_kept)
+            transaction = _Transaction(self._server.place, self._mark, self._check_kept, level)
             while True:
                 try:
                     connection = self.connection()
@@ -303,7 +393,7 @@ class Link:
                     if not self.is_lost:
                         raise failure from error
                 except StoreError as error:
-                    if not self.is_lost:
+                    if not self.is_lost or isinstance(error, SchemaMovedError):
                         raise
                     failure = error
                 if time.monotonic() > deadline:
@@ -335,8 +425,9 @@ class _Transaction:
     """
 
     def __init__(
-        self, place: str, mark: bytes, check_kept: "Callable[[psycopg.Connection[tuple[Any, ...]]], None]"
+        self, place: str, mark: bytes, check_kept: "Callable[[psycopg.Connection[tuple[Any, ...]]], None]", level: bytes
     ) -> None:
+        self._begin = b"BEGIN ISOLATION LEVEL " + level
         self._place = place
         self._mark = mark
         self._check_kept = check_kept
@@ -348,7 +439,7 @@ class _Transaction:
         """Try it; raises what the server raises, and what work raises, and then nothing of it is committed."""
         self._number = 0
         try:
-            connection.execute(b"BEGIN ISOLATION LEVEL SERIALIZABLE")
+            connection.execute(self._begin)
             number = _one(connection.execute(_MARK, (self._mark,)))
             if not number:  # A row made only now could not be asked for while its transaction is under way.
                 connection.close()

@@ -4,11 +4,11 @@ Digests are rows of sorted records, found without reading all. Beside SQLite bot
 psycopg.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import ReportId, WindowId
 
 from fleetcount_aggregator.storage.database import Database
@@ -87,52 +87,47 @@ class PostgresDigests:
 
 _MAKE: Final = (
     # Nothing in it is ever changed and all of it goes at once, so that cleaning it would only read it again.
-    "CREATE TABLE IF NOT EXISTS TABLE_OF_WINDOW (shard integer NOT NULL, seq bigint NOT NULL, round smallint NOT NULL,"
-    " n integer NOT NULL, head bytea NOT NULL, cols bytea NOT NULL, parts bytea NOT NULL, PRIMARY KEY (shard, seq))"
+    "CREATE TABLE IF NOT EXISTS TABLE_OF_WINDOW (lane integer NOT NULL, seq bigint NOT NULL, round smallint NOT NULL,"
+    " n integer NOT NULL, head bytea NOT NULL, cols bytea NOT NULL, parts bytea NOT NULL, PRIMARY KEY (lane, seq))"
     " WITH (autovacuum_enabled = off, toast.autovacuum_enabled = off)",
     # Sealed bytes do not shrink, and of what lies outside uncompressed a piece is read without the rest.
     "ALTER TABLE TABLE_OF_WINDOW ALTER cols SET STORAGE EXTERNAL, ALTER parts SET STORAGE EXTERNAL",
 )
-_SELECT_WHOLE: Final = "SELECT head, cols, parts FROM TABLE_OF_WINDOW WHERE shard = ? AND seq = ?"
-_INSERT: Final = "INSERT INTO TABLE_OF_WINDOW (shard, seq, round, n, head, cols, parts) VALUES (?, ?, ?, ?, ?, ?, ?)"
-_MOVE_ON: Final = "UPDATE shards SET seq = seq + 1, rows = rows + ?, header = ? WHERE window_id = ? AND shard = ?"
+_SELECT_WHOLE: Final = "SELECT head, cols, parts FROM TABLE_OF_WINDOW WHERE lane = ? AND seq = ?"
+_INSERT: Final = "INSERT INTO TABLE_OF_WINDOW (lane, seq, round, n, head, cols, parts) VALUES (?, ?, ?, ?, ?, ?, ?)"
+_MOVE_ON: Final = "UPDATE lanes SET seq = seq + 1, rows = rows + ?, header = ? WHERE window_id = ? AND lane = ?"
 
 
-def install_shards(db: Database, window_id: WindowId, shards: int) -> None:
-    """Make the place of a window that is installed in this transaction, cut into `shards`; one that is there stays.
+def install_lanes(db: Database, window_id: WindowId) -> None:
+    """Make the place of a window that is installed in this transaction; one that is there stays.
 
     A table of its own and not a partition: making and dropping a partition locks the others too.
     """
     for statement in _MAKE:
         db.execute(for_window(statement, window_id))
-    rows = [(bytes(window_id), shard) for shard in range(shards)]
-    db.executemany("INSERT INTO shards (window_id, shard) VALUES (?, ?) ON CONFLICT DO NOTHING", rows)
+    db.execute("INSERT INTO intakes (window_id) VALUES (?) ON CONFLICT DO NOTHING", (bytes(window_id),))
 
 
-def close_shards(db: Database, window_id: WindowId) -> None:
+def close_lanes(db: Database, window_id: WindowId) -> None:
     """Take no instalment of a window any more, from the commit of this transaction on."""
-    db.execute("UPDATE shards SET closed_seq = seq WHERE window_id = ? AND closed_seq IS NULL", (bytes(window_id),))
+    # This row first: who is making a lane has it, and only who looks for lanes after that sees the new one.
+    db.execute("UPDATE intakes SET closed = true WHERE window_id = ? AND NOT closed", (bytes(window_id),))
+    db.execute("UPDATE lanes SET closed = true WHERE window_id = ? AND NOT closed", (bytes(window_id),))
 
 
 class PostgresBackend:
-    """Implements `LogBackend` over a link of its own; a window that is installed is cut into `shards`.
-
-    Raises UsageError unless `shards` is a power of two, 1 to 256.
-    """
+    """Implements `LogBackend` over a link of its own."""
 
     counts_bytes = False
-    cuts = True
+    shared = True
 
-    def __init__(self, server: Server, link: Link, shards: int = 1) -> None:
-        if shards not in {2**power for power in range(9)}:
-            raise UsageError(f"shards = {shards}, allowed: a power of two, 1 to 256")
+    def __init__(self, server: Server, link: Link) -> None:
         self._server = server
         self._link = link
         self._patient = PatientLink(link)
-        self._shards = shards
 
     def know(self, states: Sequence[LogState]) -> None:
-        """See `LogBackend.know`: the rows of shards know."""
+        """See `LogBackend.know`: the rows of lanes know."""
 
     def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
         """See `LogBackend.given_up`."""
@@ -144,25 +139,29 @@ class PostgresBackend:
 
     def install(self, db: Database, window_id: WindowId) -> None:
         """See `LogBackend.install`."""
-        install_shards(db, window_id, self._shards)
+        install_lanes(db, window_id)
 
     def close_window(self, db: Database, window_id: WindowId) -> None:
         """See `LogBackend.close_window`."""
-        close_shards(db, window_id)
+        close_lanes(db, window_id)
 
-    def seize(self, window_id: WindowId) -> Mapping[int, int]:
-        """See `LogBackend.seize`."""
-        statement = "UPDATE shards SET epoch = epoch + 1 WHERE window_id = ? RETURNING shard, epoch"
-        return dict(self._link.write(lambda db: db.execute(statement, (bytes(window_id),)).fetchall()))
+    def is_closed(self, window_id: WindowId) -> bool:
+        """See `LogBackend.is_closed`."""
+        query = (
+            "SELECT closed AND NOT EXISTS (SELECT 1 FROM lanes WHERE lanes.window_id = intakes.window_id"
+            " AND NOT lanes.closed) FROM intakes WHERE window_id = ?"
+        )
+        row = self._patient.run(lambda db: db.execute(query, (bytes(window_id),)).fetchone())
+        return row is not None and bool(row[0])
 
-    def shard_count(self, window_id: WindowId) -> int:
-        """See `LogBackend.shard_count`."""
-        query = "SELECT count(*) FROM shards WHERE window_id = ?"
-        return int(self._link.read(lambda db: db.execute(query, (bytes(window_id),)).fetchone())[0])
+    def lanes(self, window_id: WindowId) -> list[int]:
+        """See `LogBackend.lanes`."""
+        query = "SELECT lane FROM lanes WHERE window_id = ? ORDER BY lane"
+        return [lane for (lane,) in self._patient.run(lambda db: db.execute(query, (bytes(window_id),)).fetchall())]
 
-    def frames(self, window_id: WindowId, log_key: bytes, shard: int, epoch: int | None) -> PostgresFrames:
+    def frames(self, window_id: WindowId, log_key: bytes, lane: int | None = None) -> PostgresFrames:
         """See `LogBackend.frames`."""
-        return PostgresFrames(self._patient, self.reader(window_id), window_id, log_key, shard, epoch)
+        return PostgresFrames(self._patient, self.reader(window_id), window_id, log_key, lane)
 
     def reader(self, window_id: WindowId) -> PostgresReader:
         """See `LogBackend.reader`."""
@@ -174,61 +173,68 @@ class PostgresBackend:
 
     def holds(self, window_id: WindowId) -> bool:
         """See `LogBackend.holds`."""
-        return self.shard_count(window_id) > 0
+        query = "SELECT count(*) FROM intakes WHERE window_id = ?"
+        return bool(self._link.read(lambda db: db.execute(query, (bytes(window_id),)).fetchone())[0])
 
     def drop(self, window_id: WindowId) -> None:
         """See `LogBackend.drop`."""
 
-        def both(db: Database) -> None:
-            db.execute("DELETE FROM shards WHERE window_id = ?", (bytes(window_id),))
+        def work(db: Database) -> None:
+            for table in ("lanes", "intakes"):
+                db.execute(f"DELETE FROM {table} WHERE window_id = ?", (bytes(window_id),))  # noqa: S608 - of two
             db.execute(for_window("DROP TABLE IF EXISTS TABLE_OF_WINDOW", window_id))
 
-        self._link.write(both)
+        self._link.write(work)
 
     def windows(self) -> set[WindowId]:
         """See `LogBackend.windows`."""
-        query = "SELECT window_id FROM shards UNION SELECT window_id FROM ended"
+        query = "SELECT window_id FROM intakes UNION SELECT window_id FROM ended"
         return {WindowId(bytes(window)) for (window,) in self._link.read(lambda db: db.execute(query).fetchall())}
 
     def unload(self, window_id: WindowId) -> Iterator[RawFrame]:
         """See `LogBackend.unload`."""
-        query = "SELECT shard, header, seq FROM shards WHERE window_id = ? ORDER BY shard"
-        for shard, header, end in self._link.read(lambda db: db.execute(query, (bytes(window_id),)).fetchall()):
+        query = "SELECT lane, header, seq FROM lanes WHERE window_id = ? ORDER BY lane"
+        for lane, header, end in self._link.read(lambda db: db.execute(query, (bytes(window_id),)).fetchall()):
             for sequence in range(end):
-                yield RawFrame(shard, header, *self._whole(window_id, shard, sequence))
+                yield RawFrame(lane, header, *self._whole(window_id, lane, sequence))
 
-    def _whole(self, window_id: WindowId, shard: int, sequence: int) -> tuple[bytes, bytes, bytes]:
-        select, where = for_window(_SELECT_WHOLE, window_id), (shard, sequence)
+    def _whole(self, window_id: WindowId, lane: int, sequence: int) -> tuple[bytes, bytes, bytes]:
+        select, where = for_window(_SELECT_WHOLE, window_id), (lane, sequence)
         row = self._link.read(lambda db: db.execute(select, where).fetchone())
         if row is None:
-            raise StoreError(f"window {window_id.hex()}: frame {sequence} of shard {shard} is missing")
+            raise StoreError(f"window {window_id.hex()}: frame {sequence} of lane {lane} is missing")
         head, columns, parts = map(bytes, row)
         return head, columns, parts
 
-    def load(self, window_id: WindowId, shards: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
+    def load(self, window_id: WindowId, lanes: int, frames: Iterable[RawFrame], *, closed: bool) -> None:
         """See `LogBackend.load`."""
         self.drop(window_id)
-        self._link.write(lambda db: install_shards(db, window_id, shards))
-        insert, ends = for_window(_INSERT, window_id), dict.fromkeys(range(shards), 0)
+        self._link.write(lambda db: _install_many(db, window_id, lanes))
+        insert, ends = for_window(_INSERT, window_id), Counter[int]()
         for frame in frames:
             head = FrameHead.unchecked(frame.head)
             if head is None:
-                raise StoreError(
-                    f"window {window_id.hex()}: frame {ends[frame.shard]} of shard {frame.shard} is no frame"
-                )
-            row = (frame.shard, ends[frame.shard], head.round, head.count, *frame[2:])
-            moved = (head.count, frame.header, bytes(window_id), frame.shard)
+                raise StoreError(f"window {window_id.hex()}: frame {ends[frame.lane]} of lane {frame.lane} is no frame")
+            row = (frame.lane, ends[frame.lane], head.round, head.count, *frame[2:])
+            moved = (head.count, frame.header, bytes(window_id), frame.lane)
 
             def one(db: Database, row: tuple[Any, ...] = row, moved: tuple[Any, ...] = moved) -> None:
                 db.execute(insert, row)
                 db.execute(_MOVE_ON, moved)
 
             self._link.write(one)
-            ends[frame.shard] += 1
+            ends[frame.lane] += 1
         if closed:
-            self._link.write(lambda db: close_shards(db, window_id))
+            self._link.write(lambda db: close_lanes(db, window_id))
 
     def close(self) -> None:
         """See `LogBackend.close`; what this process read with by itself is closed too."""
         self._link.close()
         close_reader(self._server)
+
+
+def _install_many(db: Database, window_id: WindowId, lanes: int) -> None:
+    install_lanes(db, window_id)
+    db.execute("UPDATE intakes SET lanes = ? WHERE window_id = ?", (lanes, bytes(window_id)))
+    rows = [(bytes(window_id), lane) for lane in range(lanes)]
+    db.executemany("INSERT INTO lanes (window_id, lane) VALUES (?, ?)", rows)

@@ -2,6 +2,9 @@
 
 Reads and writes no rows of a store but those about itself (tables instance, coordinator, schema_version and data_keys).
 
+Who leads holds a lock of the session that writes, and raises the epoch when it gets it. The server ends a session whose
+process hangs, and with it the lock; whoever still believes to lead is refused by the epoch in each transaction.
+
 A file of the state directory remembers how far the server's write-ahead log was seen: the log of one server on one
 timeline only grows, and what was flushed stays. One that ends earlier than it was seen is that of a server put back to
 a moment before, even where its own tables say nothing of it.
@@ -9,7 +12,7 @@ a moment before, even where its own tables say nothing of it.
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -20,11 +23,23 @@ from fleetcount_transport.durable_files import replace_file
 from fleetcount_transport.logs import log
 from fleetcount_transport.migrations import NEW, bring_up
 
-from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.changes import note_changes
+from fleetcount_aggregator.storage.database import Change, Changed, Database
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.postgres import FATAL, Link, LogEnd, PostgresDatabase, Server, ServerState, one_line
+from fleetcount_aggregator.storage.postgres import (
+    FATAL,
+    LOCK_KEY,
+    PROCESS_LOCK,
+    Link,
+    LogEnd,
+    PostgresDatabase,
+    Server,
+    ServerState,
+    end_if_hung,
+    one_line,
+)
 from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
-from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing, check_version, made_as
+from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_known, check_standing, check_version, made_as
 
 _WRITE_S: Final = 10.0
 """How often the file is written while the log grows; a process that dies remembers that much less."""
@@ -88,8 +103,10 @@ T = TypeVar("T")
 _HEARTBEAT_S: Final = 1.0
 _SCHEMA_LOCK: Final = 0x4643_5343
 """Of who makes or brings up the tables, for the length of the transaction."""
-_PROCESS_LOCK: Final = 0x4643_5052
-"""Of the one process that has a database alone, or of those that share it, for as long as they are connected."""
+_LEAD_LOCK: Final = 0x4643_4C44
+"""Of the one process that leads, for as long as the connection that writes is."""
+_KNOWS: Final = 0x4644_0000
+"""Above it the lock of each version, shared by the processes for which it is the newest they know."""
 _TABLES: Final = (
     b"SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')"
 )
@@ -98,20 +115,20 @@ _TABLES: Final = (
 class PostgresEngine:
     """Implements `Engine` over one database: one connection writes, one reads; each comes back when it was lost.
 
-    `epoch` is the one under which this process leads, None while it does not; who leads alone keeps it for its life.
+    `epoch` is the one under which this process leads, None while it does not: set by `stand`, and gone when another
+    process has the lock.
     """
 
     fatal = FATAL
     heartbeat_s = _HEARTBEAT_S
 
-    def __init__(self, server: Server, mark: ServerMark, *, alone: bool, accept_failover: bool, shards: int) -> None:
+    def __init__(self, server: Server, mark: ServerMark, *, alone: bool, accept_failover: bool) -> None:
         self.place = server.place
         self.epoch: int | None = None
         self._server = server
         self._mark = mark
         self.alone = alone
         self._accept_failover = accept_failover
-        self._shards = shards
         self._writer = Link(server, self._admit_writer)
         self._reader = Link(server, self._admit)
         self._links = [self._writer, self._reader]
@@ -125,7 +142,6 @@ class PostgresEngine:
         *,
         alone: bool = True,
         accept_failover: bool = False,
-        shards: int = 1,
         migrate: bool = False,
         standing: Callable[[str, str], None] = check_standing,
         made: str = SERVING,
@@ -137,24 +153,24 @@ class PostgresEngine:
         else those of the release before this one are served as they are.
 
         `alone`: this process has the database alone, and leads; any other is refused, as this one is beside others.
-        `accept_failover`: go on
-        where another server, or this one after a change of the primary, has the database. `shards`: into how many a
-        window is cut that is installed from now on. `standing` judges whether the store may be used, by its place and
-        what it says of itself. `mark`: the file that remembers how far the server's log was seen (`ServerMark`).
+        `accept_failover`: go on where another server, or this one after a change of the primary, has the database.
+        `standing` judges whether the store may be used, by its place and what it says of itself. `mark`: the file that
+        remembers how far the server's log was seen (`ServerMark`).
 
         Raises:
             StoreError: the server cannot be reached, is not as it must be (`ServerState.refusal`), holds something
                 else, a schema that this program does not know or serve, is served by another process, or was moved.
         """
-        engine = cls(server, ServerMark(mark), alone=alone, accept_failover=accept_failover, shards=shards)
+        engine = cls(server, ServerMark(mark), alone=alone, accept_failover=accept_failover)
         with ExitStack() as opened:
             opened.callback(engine.close)
+            server.examine()
             engine._bring_up(migrate=migrate, made=made)
             engine._writer.connection()
             engine._remember_server()
             standing(engine.place, engine.read(lambda db: db.execute("SELECT standing FROM instance").fetchone()[0]))
-            if alone:
-                engine.epoch = engine.write(_next_epoch)
+            if alone and not engine.stand():
+                raise StoreError(f"{engine.place} is locked: another aggregator process leads on this database")
             opened.pop_all()
         return engine
 
@@ -171,7 +187,7 @@ class PostgresEngine:
 
     def log_backend(self, path: Path) -> PostgresBackend:
         """See `Engine.log_backend`: tables, and no file."""
-        return PostgresBackend(self._server, self.link(), self._shards)
+        return PostgresBackend(self._server, self.link())
 
     def key_store(self) -> "KeyRows":
         """See `Engine.key_store`: a table."""
@@ -181,6 +197,10 @@ class PostgresEngine:
         """See `Engine.write`; SERIALIZABLE."""
         return self._writer.write(work)
 
+    def write_in_line(self, work: Callable[[Database], T]) -> T:
+        """See `Engine.write_in_line`."""
+        return self._writer.write(work, level=b"READ COMMITTED")
+
     def read(self, work: Callable[[Database], T]) -> T:
         """See `Engine.read`."""
         return self._reader.read(work)
@@ -189,10 +209,38 @@ class PostgresEngine:
         """See `Engine.peek`."""
         return self._writer.read(work)
 
+    def note_changes(self, database: Database, changes: Sequence[Change]) -> None:
+        """See `Engine.note_changes`."""
+        note_changes(database, changes)
+
     def leads(self, database: Database) -> bool:
         """See `Engine.leads`: nobody raises the epoch before this transaction has ended."""
         row = database.execute("SELECT epoch FROM coordinator WHERE one = 1 FOR SHARE").fetchone()
         return self.epoch is not None and bool(row[0] == self.epoch)
+
+    def stand(self) -> bool:
+        """Lead under the next epoch unless another process leads; return whether this one does.
+
+        Raises:
+            StoreError: the server failed; this process does not lead.
+        """
+        if not self._writer.read(_take_lead):
+            return False
+        led = False
+        try:
+            epoch = self.write(_next_epoch)
+            # Where the answer was lost with its session, so was the lock.
+            if led := self._writer.read(_take_lead):
+                self.epoch = epoch
+        finally:
+            if not led:
+                self.resign()
+        return led
+
+    def resign(self) -> None:
+        """Lead no more, and let another process lead at once: the next transaction is in a session without the lock."""
+        self.epoch = None
+        self._writer.free()
 
     def trouble(self) -> str:
         """See `Engine.trouble`; a server that cannot be reached is said by who needs it."""
@@ -201,7 +249,7 @@ class PostgresEngine:
             return self._trouble
         self._looked_at = now
         try:
-            state = ServerState.of(self._writer.connection())
+            state = self._writer.ask()
         except (StoreError, psycopg.Error):
             return self._trouble
         found = state.refusal()
@@ -239,10 +287,18 @@ class PostgresEngine:
 
     def _admit_writer(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         self._admit(connection)
+        if not self.alone:  # Who moves a store for minutes says nothing here meanwhile, and must not lose it.
+            end_if_hung(connection)
         # Shared among the processes of one aggregator, so that who needs it alone, to move or repair it, has to wait.
-        lock = b"pg_try_advisory_lock" if self.alone else b"pg_try_advisory_lock_shared"
-        if not _one(connection.execute(b"SELECT " + lock + b"(%s)", (_PROCESS_LOCK,))):
+        lock = "pg_try_advisory_lock" if self.alone else "pg_try_advisory_lock_shared"
+        if not _one(connection.execute(f"SELECT {lock}({LOCK_KEY})".encode(), (PROCESS_LOCK,))):
             raise StoreError(f"{self.place} is locked: another aggregator process runs on this database")
+        known = f"SELECT pg_try_advisory_lock_shared({LOCK_KEY})".encode()
+        if not _one(connection.execute(known, (_KNOWS + POSTGRES.version,))):
+            raise StoreError(f"{self.place} is locked: its tables are being brought up by a newer release")
+        check_known(_one(connection.execute(b"SELECT version FROM schema_version")), POSTGRES.version)
+        if self.epoch is not None and not _take_lead(PostgresDatabase(connection)):
+            self.epoch = None  # Where nobody has taken the lock meanwhile, nobody has led: the epoch says so.
 
     def _check_server(self, connection: "psycopg.Connection[tuple[Any, ...]]", state: ServerState) -> None:
         known = connection.execute(b"SELECT system_id, timeline FROM instance").fetchone()
@@ -262,7 +318,9 @@ class PostgresEngine:
         state = ServerState.of(self._writer.connection())
         self._mark.note(state.log_end, instead=self._accept_failover)
         values = (state.system_id, state.timeline)
-        self.write(lambda db: db.execute("UPDATE instance SET system_id = ?, timeline = ?", values))
+        # Nothing is written where all is as it was: whose store it is shows only when its key is tried.
+        if self.read(lambda db: db.execute("SELECT system_id, timeline FROM instance").fetchone()) != values:
+            self.write(lambda db: db.execute("UPDATE instance SET system_id = ?, timeline = ?", values))
         self._accept_failover = False
 
     def _bring_up(self, *, migrate: bool, made: str) -> None:
@@ -344,7 +402,12 @@ class KeyRows:
 
     def erase(self, name: str) -> None:
         """See `KeyStore.erase`."""
-        self._link.write(lambda db: db.execute("DELETE FROM data_keys WHERE name = ?", (name,)))
+
+        def work(db: Database) -> None:
+            db.execute("DELETE FROM data_keys WHERE name = ?", (name,))
+            note_changes(db, [(Changed.DATA_KEY, b"")])
+
+        self._link.write(work)
 
 
 _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
@@ -353,27 +416,28 @@ _BEGIN: Final = "BEGIN ISOLATION LEVEL READ COMMITTED"
 def _end_older(place: str, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
     """Make sure in a transaction that brings up the tables that no process which knows only the old ones writes later.
 
-    Nobody joins or renews until its end, and then not without a look at the version (`leases`). Who has run out and
-    does not know it finds what it held taken.
+    Each process holds the lock of the newest version that it knows; none takes one of an older version until the end of
+    this transaction, and then not without a look at the version. The epoch ends what a coordinator has under way.
 
     Raises:
-        StoreError: a process of an older release lives.
+        StoreError: a process of an older release is connected.
     """
-    connection.execute(b"LOCK TABLE members IN SHARE ROW EXCLUSIVE MODE")
-    query = (
-        b"SELECT count(*), string_agg(DISTINCT release, ', ') FROM members"
-        b" WHERE until > clock_timestamp() AND newest_schema < %s"
-    )
-    count, releases = connection.execute(query, (POSTGRES.version,)).fetchone() or (0, "")
-    if count:
-        raise StoreError(
-            f"{place} is served by {count} processes of an older release ({releases}); allowed are none before its"
-            f" schema is brought to version {POSTGRES.version}: end them first"
-        )
-    for taken in (b"coordinator SET epoch = epoch", b"slots SET token = token", b"shards SET epoch = epoch"):
-        connection.execute(
-            b"UPDATE " + taken + b" + 1, owner = '' WHERE owner NOT IN (SELECT member FROM living) AND owner <> ''"
-        )
+    for version in range(1, POSTGRES.version):
+        free = _one(connection.execute(f"SELECT pg_try_advisory_xact_lock({LOCK_KEY})".encode(), (_KNOWS + version,)))
+        if not free:
+            raise StoreError(
+                f"{place} is served by processes of an older release, which know schema version {version} at most;"
+                f" allowed are none before its schema is brought to version {POSTGRES.version}: end them first"
+            )
+    connection.execute(b"UPDATE coordinator SET epoch = epoch + 1")
+
+
+_TAKE_LEAD: Final = f"SELECT pg_try_advisory_lock({LOCK_KEY})".replace("%s", "?")
+
+
+def _take_lead(database: Database) -> bool:
+    """Take the lock of who leads, for this session; one that has it gets it again."""
+    return bool(database.execute(_TAKE_LEAD, (_LEAD_LOCK,)).fetchone()[0])
 
 
 def _next_epoch(database: Database) -> int:

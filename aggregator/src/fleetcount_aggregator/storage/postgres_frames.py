@@ -1,8 +1,8 @@
-"""The frames of all windows in PostgreSQL: a table a window, and a row a shard that says who may append what next.
+"""The frames of all windows in PostgreSQL: a table a window, and a row a lane that says what is appended next.
 
-One statement appends a group: it moves the shard's row on from its epoch and sequence, and only what it moved is
-inserted. So two owners cannot both write, a closed shard takes nothing, and the same group sent again after a lost
-connection is stored once. Sealed bytes only; needs psycopg.
+A lane is what one process has written; it is made with the first frame and never taken over. One statement appends a
+group: it moves the lane's row on from its sequence, and only what it moved is inserted. So a closed lane takes nothing,
+and the same group sent again after a lost connection is stored once. Sealed bytes only; needs psycopg.
 """
 
 import threading
@@ -22,8 +22,8 @@ from psycopg.pq import Format
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import (
     DamagedFrameError,
-    FencedError,
     StoreAwayError,
+    StoreBusyError,
     StoreError,
     UnknownWriteError,
 )
@@ -42,28 +42,34 @@ _BYTES_AT_ONCE: Final = 4 * 2**20
 _NAME_BYTES: Final = 24
 _TABLE: Final = "TABLE_OF_WINDOW"
 """Stands in a statement for the name of a window's table."""
-# One statement: only what moved the shard's row on is inserted.
+# Who closes the window waits for this row, or this for it: no lane is made that is not seen then.
+_MAKE: Final = (
+    "WITH made AS (UPDATE intakes SET lanes = lanes + 1 WHERE window_id = ? AND NOT closed AND lanes < 32767"
+    " RETURNING window_id, lanes - 1 AS lane)"
+    " INSERT INTO lanes (window_id, lane) SELECT window_id, lane FROM made RETURNING lane"
+)
+# One statement: only what moved the lane's row on is inserted.
 _APPEND: Final = (
-    "WITH mine AS (UPDATE shards SET seq = seq + ?, rows = rows + ?, header = ?"
-    " WHERE window_id = ? AND shard = ? AND epoch = ? AND seq = ? AND closed_seq IS NULL RETURNING shard)"
-    " INSERT INTO TABLE_OF_WINDOW (shard, seq, round, n, head, cols, parts)"
-    " SELECT mine.shard, new.* FROM mine, (VALUES "
+    "WITH mine AS (UPDATE lanes SET seq = seq + ?, rows = rows + ?, header = ?"
+    " WHERE window_id = ? AND lane = ? AND seq = ? AND NOT closed RETURNING lane)"
+    " INSERT INTO TABLE_OF_WINDOW (lane, seq, round, n, head, cols, parts)"
+    " SELECT mine.lane, new.* FROM mine, (VALUES "
 )
 _NEW: Final = "(?::bigint, ?::smallint, ?::integer, ?::bytea, ?::bytea, ?::bytea)"
 _APPEND_END: Final = ") AS new RETURNING head"
 # Whose connection is cut while a commit waits for a standby leaves it where it is seen, and the standby without it. To
 # lock the row is to commit something behind it, and so this is answered only when a standby has both.
-_SELECT_HEAD: Final = "SELECT head FROM TABLE_OF_WINDOW WHERE shard = ? AND seq = ? FOR UPDATE"
-_SELECT_COLUMNS: Final = "SELECT seq, head, cols FROM TABLE_OF_WINDOW WHERE shard = ? AND seq >= ? AND seq < ?"
+_SELECT_HEAD: Final = "SELECT head FROM TABLE_OF_WINDOW WHERE lane = ? AND seq = ? FOR UPDATE"
+_SELECT_COLUMNS: Final = "SELECT seq, head, cols FROM TABLE_OF_WINDOW WHERE lane = ? AND seq >= ? AND seq < ?"
 # Range by range by the key, in one of the columns; not in order, since the server would sort bytes with rows, on disk.
 _SELECT: Final = (
     "SELECT r.place, (SELECT CASE WHEN r.start < HEAD_BYTES THEN substring(head FROM r.start + 1 FOR r.size)"
     " WHEN r.start < HEAD_BYTES + octet_length(cols)"
     " THEN substring(cols FROM r.start - HEAD_BYTES + 1 FOR r.size)"
     " ELSE substring(parts FROM r.start - HEAD_BYTES - octet_length(cols) + 1 FOR r.size) END"
-    " FROM TABLE_OF_WINDOW f WHERE f.shard = r.shard AND f.seq = r.seq)"
+    " FROM TABLE_OF_WINDOW f WHERE f.lane = r.lane AND f.seq = r.seq)"
     " FROM unnest(?::integer[], ?::bigint[], ?::integer[], ?::integer[]) WITH ORDINALITY"
-    " AS r(shard, seq, start, size, place)"
+    " AS r(lane, seq, start, size, place)"
 ).replace("HEAD_BYTES", str(HEAD_BYTES))
 Result = TypeVar("Result")
 
@@ -126,8 +132,8 @@ class _Reads:
         """See `FrameReads.read`."""
         if not ranges:
             return []
-        shards, sequences = zip(*(_place(one.frame) for one in ranges), strict=True)
-        columns = shards, sequences, [one.start for one in ranges], [one.size for one in ranges]
+        lanes, sequences = zip(*(_place(one.frame) for one in ranges), strict=True)
+        columns = lanes, sequences, [one.start for one in ranges], [one.size for one in ranges]
         # As text: the client library takes several times as long over lists of numbers.
         values = ["{" + ",".join(map(str, column)) + "}" for column in columns]
         found = self._link.run(lambda db: dict(db.execute(self._select, values).fetchall()))
@@ -139,12 +145,12 @@ class _Reads:
 
     def damaged(self, frame: int, why: str) -> DamagedFrameError:
         """See `FrameReads.damaged`."""
-        shard, sequence = _place(frame)
-        return DamagedFrameError(f"window {self._window_id.hex()}: frame {sequence} of shard {shard} is damaged: {why}")
+        lane, sequence = _place(frame)
+        return DamagedFrameError(f"window {self._window_id.hex()}: frame {sequence} of lane {lane} is damaged: {why}")
 
 
 def _place(frame: int) -> tuple[int, int]:
-    """Return the shard and the sequence number that a frame's number joins."""
+    """Return the lane and the sequence number that a frame's number joins."""
     return frame >> FRAME_BITS, frame & ((1 << FRAME_BITS) - 1)
 
 
@@ -193,62 +199,36 @@ def close_reader(server: Server) -> None:
 
 
 class PostgresFrames(_Reads):
-    """Implements `Frames`: those of one shard, written under an epoch, or with None only read."""
+    """Implements `Frames`: those of a lane, to be read; without one a lane is made with the first that is appended."""
 
     def __init__(
-        self,
-        link: PatientLink,
-        reader: PostgresReader,
-        window_id: WindowId,
-        log_key: bytes,
-        shard: int,
-        epoch: int | None,
+        self, link: PatientLink, reader: PostgresReader, window_id: WindowId, log_key: bytes, lane: int | None
     ) -> None:
         super().__init__(link, window_id)
         self.expected = 0
         self.length = 0
         """In bytes of a file that has them, so that a store may move."""
         self._sequence = 0
-        self.is_final = False
         self.reader = reader
         self._log_key = log_key
-        self._shard = shard
-        self._epoch = epoch
-        self._where = (bytes(window_id), shard)
+        self._lane = lane
         self._select_columns = for_window(_SELECT_COLUMNS, window_id)
         self._select_head = for_window(_SELECT_HEAD, window_id)
 
-    def ends_elsewhere(self) -> bool:
-        """See `Frames.ends_elsewhere`."""
-        if self.is_final:
-            return False
-        query, where = "SELECT closed_seq FROM shards WHERE window_id = ? AND shard = ?", self._where
-        row = self._link.run(lambda db: db.execute(query, where).fetchone())
-        closed = None if row is None else row[0]
-        self.is_final = closed is not None and closed == self._sequence
-        return closed is not None and not self.is_final
-
     def columns(self) -> Iterator[ReadFrame]:
-        """See `Frames.columns`; raises FencedError if another epoch is in force."""
-        query, where = (
-            "SELECT epoch, seq, header, closed_seq FROM shards WHERE window_id = ? AND shard = ?",
-            self._where,
-        )
-        row = self._link.run(lambda db: db.execute(query, where).fetchone())
-        if row is None:
-            raise StoreError(f"window {self._window_id.hex()} has no shard {self._shard}")
-        epoch, end, header, closed = row
-        self.is_final = closed is not None
-        if self._epoch is not None and epoch != self._epoch:
-            raise self._fenced()
-        self._sequence, self.length = end, len(header)
+        """See `Frames.columns`."""
+        where = bytes(self._window_id), self._lane
+        query = "SELECT header, seq FROM lanes WHERE window_id = ? AND lane = ?"
+        header, end = self._link.run(lambda db: db.execute(query, where).fetchone()) or (b"", 0)
+        start, self._sequence = self._sequence, end
         if header:
             try:
                 self.expected = decode_file_header(header, self._log_key, self._window_id)
             except ValueError as error:
-                place = f"window {self._window_id.hex()}: shard {self._shard}"
+                place = f"window {self._window_id.hex()}: lane {self._lane}"
                 raise DamagedFrameError(f"{place} cannot be used: {error}") from error
-        start, stop = 0, min(_FRAMES_AT_ONCE[0], end)
+        self.length = self.length or len(header)
+        stop = min(start + _FRAMES_AT_ONCE[0], end)
         # The server, a process of its own, reads on while what it gave is looked through.
         with ThreadPoolExecutor(1, "frames-ahead") as ahead:
             coming = ahead.submit(self._rows, start, stop)
@@ -261,7 +241,7 @@ class PostgresFrames(_Reads):
                 yield from self._checked(rows, range(first, start))
 
     def _rows(self, start: int, end: int) -> list[tuple[int, bytes, bytes]]:
-        values = (self._shard, start, end)
+        values = (self._lane, start, end)
         return self._link.run(lambda db: db.execute(self._select_columns, values).fetchall())
 
     def _checked(self, rows: Sequence[tuple[int, bytes, bytes]], sequences: Iterable[int]) -> Iterator[ReadFrame]:
@@ -276,21 +256,21 @@ class PostgresFrames(_Reads):
 
     def append(self, frames: Sequence[NewFrame], expected: int) -> list[int]:
         """See `Frames.append`. After a lost connection the same statement says whether the first one was done."""
-        if self._epoch is None:
-            raise self._fenced()
-        first = self._sequence
+        if self._lane is None:
+            self._lane = self._made()
+        first, lane = self._sequence, self._lane
         header = encode_file_header(self._log_key, self._window_id, expected)
         values: list[Any] = [len(frames), sum(frame.head.count for frame in frames), header]
-        values += [*self._where, self._epoch, first]
+        values += [bytes(self._window_id), lane, first]
         heads = [frame.head_bytes for frame in frames]
         for at, (frame, head) in enumerate(zip(frames, heads, strict=True)):
             values += [first + at, frame.head.round, frame.head.count, head, frame.columns, frame.parts()]
         statement = for_window(_APPEND + ", ".join([_NEW] * len(frames)) + _APPEND_END, self._window_id)
 
         def work(db: Database) -> bool:
-            # Nothing returned: somebody else's, or ours, of which the answer was lost. Every frame has its own salt.
+            # Nothing returned: it is closed, or it is there, of which the answer was lost. Each frame has its own salt.
             stored = db.execute(statement, values).fetchall()
-            stored = stored or db.execute(self._select_head, (self._shard, first)).fetchall()
+            stored = stored or db.execute(self._select_head, (lane, first)).fetchall()
             return bool(stored) and stored[0][0] in heads
 
         try:
@@ -298,19 +278,26 @@ class PostgresFrames(_Reads):
         except StoreError as error:
             raise UnknownWriteError(str(error)) from error
         if not written:
-            raise self._fenced()
+            raise self._closed()
         self.expected = expected
         self.length = (self.length or len(header)) + sum(frame.head.frame_bytes for frame in frames)
         self._sequence += len(frames)
         return [self._number(at) for at in range(first, self._sequence)]
 
-    def _number(self, sequence: int) -> int:
-        return (self._shard << FRAME_BITS) + sequence
+    def _made(self) -> int:
+        """Make a lane; one whose answer was lost stays empty."""
+        made = self._link.run(lambda db: db.execute(_MAKE, (bytes(self._window_id),)).fetchone())
+        if made is None:
+            raise self._closed()
+        return int(made[0])
 
-    def _fenced(self) -> FencedError:
-        return FencedError(
-            f"shard {self._shard} of window {self._window_id.hex()} is not written under epoch {self._epoch}: another"
-            " process has taken it, it is closed, or its end is further than this process knows"
+    def _number(self, sequence: int) -> int:
+        return ((self._lane or 0) << FRAME_BITS) + sequence
+
+    def _closed(self) -> StoreBusyError:
+        return StoreBusyError(
+            f"lane {self._lane} of window {self._window_id.hex()} takes nothing: the window is closed, or the end of"
+            " the lane is not where this process has left it"
         )
 
     def close(self) -> None:

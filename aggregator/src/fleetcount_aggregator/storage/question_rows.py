@@ -10,7 +10,7 @@ from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount_aggregator.storage.data_keys import DataKeys
-from fleetcount_aggregator.storage.database import DECIDED, NOTES, QUESTION, SealedDatabase
+from fleetcount_aggregator.storage.database import DECIDED, NOTES, QUESTION, Changed, SealedDatabase
 from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
 from fleetcount_aggregator.storage.row_types import DecidedWindow, QuestionRow, WindowRow
 from fleetcount_aggregator.storage.rows import install_window
@@ -26,6 +26,7 @@ def install_question(db: SealedDatabase, row: QuestionRow, notes: Mapping[str, b
     sealed = QUESTION.sealed(db, row.question_id, row.signed, row.seed, row.installed_at, place, 0)
     if db.execute("SELECT 1 FROM questions WHERE question_id = ?", (row.question_id,)).fetchone() is None:
         db.execute(QUESTION.insert, sealed)
+        db.changes.append((Changed.QUESTION, row.question_id))
         for name, note in notes.items():
             note_question(db, row.question_id, name, note)
     held = db.execute(f"{QUESTION.select} WHERE question_id = ?", (row.question_id,)).fetchone()
@@ -78,6 +79,7 @@ def note_question(db: SealedDatabase, question_id: QuestionId, name: str, note: 
         f"{NOTES.insert} ON CONFLICT (question_id, name) DO UPDATE SET note = excluded.note, seal = excluded.seal",
         NOTES.sealed(db, question_id, name, note),
     )
+    db.changes.append((Changed.QUESTION, question_id))
 
 
 def read_notes(db: SealedDatabase, question_id: QuestionId) -> Mapping[str, bytes]:
@@ -97,6 +99,7 @@ def decide_windows(db: SealedDatabase, rows: Sequence[DecidedWindow], window: Wi
         if db.execute("SELECT 1 FROM decided WHERE question_id = ? AND number = ?", place).fetchone():
             raise StoreError("a window is decided already")
         db.execute(DECIDED.insert, DECIDED.sealed(db, *place, row.window_id or b"", row.missing))
+        db.changes.append((Changed.QUESTION, row.question_id))
     if window is not None:
         install_window(db, window)
 

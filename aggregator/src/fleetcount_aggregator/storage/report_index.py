@@ -5,7 +5,7 @@ Numbers only: report ids, certificates and row numbers. Decides what becomes of 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId
@@ -46,6 +46,14 @@ class KnownReports:
     ids: NDArray[np.uint8]
     certificates: NDArray[np.uint8]
     rows: Mapping[int, Rows]
+
+
+class Copies(NamedTuple):
+    """Rows that came again: the reports they are of, the row that is held of each, and the one that came."""
+
+    slots: Places
+    held: Places
+    came: Places
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,8 @@ class ReportIndex:
         self._row_counts: dict[int, int] = {}
         self._kept_reports = 0
         self._taken: list[tuple[int, Places]] = []
+        self._out: list[Places] = []
+        """Which reports are left out when lanes are joined."""
         self._fresh_digests: dict[int, list[NDArray[np.uint8]]] = {}
         """Digests of what was taken since `keep`, by round: arrays of n x 32 bytes."""
 
@@ -225,15 +235,20 @@ class ReportIndex:
             self._fresh_digests.setdefault(round_number, []).append(selected.digests.take(here, axis=0))
 
     def _number(self, round_number: int, slots: Places) -> None:
+        column = self._rows_for(round_number)
+        first = self.row_count(round_number)
+        column[slots] = np.arange(first, first + len(slots), dtype=np.uint32)
+        self._row_counts[round_number] = first + len(slots)
+        self._taken.append((round_number, slots))
+
+    def _rows_for(self, round_number: int) -> Rows:
+        """Return the column of a round, with room for every report."""
         column = self._rows.get(round_number, np.empty(0, dtype=np.uint32))
         if len(self) > len(column):
             grown = np.full(int(_GROWTH * len(self)), NO_ROW, dtype=np.uint32)
             grown[: len(column)] = column
             column = self._rows[round_number] = grown
-        first = self.row_count(round_number)
-        column[slots] = np.arange(first, first + len(slots), dtype=np.uint32)
-        self._row_counts[round_number] = first + len(slots)
-        self._taken.append((round_number, slots))
+        return column
 
     def load(self, ids: bytes, certificates: bytes, round_number: int) -> bool:
         """Take the next rows of a log that is read again; False if no log of one aggregator can hold them."""
@@ -258,6 +273,68 @@ class ReportIndex:
         self._number(round_number, slots)
         self.keep()
         return True
+
+    def join(self, ids: bytes, certificates: bytes, round_number: int) -> Copies:
+        """Take the next rows of a round from another lane, and pass over those that are copies of what is held.
+
+        A device that comes with a second report is left out, and the second is not taken. Returns the copies: whose
+        they are, and the row that is held and the one that came, whose digests are for the caller to compare.
+        """
+        keys, owners = self._ids.words(ids), self._certificates.words(certificates)
+        key_sums, owner_sums = self._ids.sums(keys), self._certificates.sums(owners)
+        first_row, left = self.row_count(round_number), np.arange(len(keys))
+        copies: list[Copies] = []
+        while len(left):
+            slots = self._ids.find(keys[left], key_sums[left])
+            owned = self._certificates.find(owners[left], owner_sums[left])
+            second = slots != owned
+            self.leave_out(np.concatenate((slots[second & (slots >= 0)], owned[second & (owned >= 0)])))
+            held = self._rows_of(slots, np.full(len(left), round_number))
+            copy = ~second & (held != NO_ROW)
+            copies.append(Copies(slots[copy], held[copy].astype(np.int64), first_row + left[copy]))
+            rest = np.flatnonzero(~second & ~copy)
+            first = self._ids.first_of_each(key_sums[left[rest]]) & self._certificates.first_of_each(
+                owner_sums[left[rest]]
+            )
+            taken, places = slots[rest[first]], left[rest[first]]
+            new = taken < 0
+            fresh = places[new]
+            taken[new] = self._ids.add(keys[fresh], key_sums[fresh])
+            self._certificates.add(owners[fresh], owner_sums[fresh])
+            self._leaves += np.bincount(_leaves(keys[fresh]), minlength=SET_LEAVES)
+            self._rows_for(round_number)[taken] = (first_row + places).astype(np.uint32)
+            left = left[rest[~first]]
+        self._row_counts[round_number] = first_row + len(keys)
+        self.keep()
+        return Copies(*(np.concatenate(column) for column in zip(*copies, strict=True)))
+
+    def leave_out(self, slots: Places) -> None:
+        """Let reports be neither complete nor incomplete from now on."""
+        if len(slots):
+            self._out.append(slots)
+
+    @property
+    def left_out_count(self) -> int:
+        """How many reports are left out."""
+        return int(np.count_nonzero(self._is_out()))
+
+    def limit(self) -> int:
+        """Leave out what is complete and more than a leaf or a set may have, the last first; return how much that is.
+
+        Each intake keeps to the limits by itself, and together they may have taken more.
+        """
+        rounds = sorted(self._rows)
+        if not rounds or (len(self) <= MAX_REPORTS_PER_WINDOW and (self._leaves <= MAX_REPORTS_PER_LEAF).all()):
+            return 0
+        slots = np.flatnonzero(self._is_whole())
+        slots = slots[np.argsort(self._column(rounds[0])[slots])]
+        leaves = _leaves(self._ids.keys[slots])
+        beyond = np.zeros(len(slots), dtype=np.bool_)
+        for leaf in np.flatnonzero(np.bincount(leaves, minlength=SET_LEAVES) > MAX_REPORTS_PER_LEAF).tolist():
+            beyond[np.flatnonzero(leaves == leaf)[MAX_REPORTS_PER_LEAF:]] = True
+        beyond[np.flatnonzero(~beyond)[MAX_REPORTS_PER_WINDOW:]] = True
+        self.leave_out(slots[beyond])
+        return int(np.count_nonzero(beyond))
 
     def keep(self) -> None:
         """Make what was taken last lasting: it is durable and cannot be dropped any more."""
@@ -313,16 +390,28 @@ class ReportIndex:
             )
 
     @property
+    def held_count(self) -> int:
+        """How many instalments there are, each once."""
+        return sum(int(np.count_nonzero(self._column(number) != NO_ROW)) for number in self._rows)
+
+    @property
     def incomplete(self) -> int:
-        """How many reports lack an instalment."""
-        return len(self) - int(np.count_nonzero(self._is_whole()))
+        """How many reports lack an instalment, of those that are not left out."""
+        return len(self) - int(np.count_nonzero(self._is_whole())) - self.left_out_count
+
+    def _is_out(self) -> Mask:
+        out = np.zeros(len(self), dtype=np.bool_)
+        for slots in self._out:
+            out[slots] = True
+        return out
 
     def _is_whole(self) -> Mask:
         """Return by slot which reports are complete."""
         instalments = np.zeros(len(self), dtype=np.uint8)
         for number in self._rows:
             instalments += self._column(number) != NO_ROW
-        return instalments >= self.expected
+        whole: Mask = instalments >= self.expected
+        return whole & ~self._is_out() if self._out else whole
 
     def _column(self, round_number: int) -> Rows:
         """Return by slot the row numbers of a round."""

@@ -1,4 +1,4 @@
-"""The log of one window's instalments, or of one shard of them: frames that are durable, an index of them in memory.
+"""The log of one window's instalments, or a lane of it, or its lanes joined: durable frames, and an index in memory.
 
 Written by one thread; other threads may look up digests and complete reports. Decides nothing about a window, and does
 not know where its frames lie (frames).
@@ -8,7 +8,7 @@ import secrets
 import threading
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate, chain, pairwise
 from typing import Final
@@ -17,12 +17,12 @@ import numpy as np
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.storage.errors import FencedError, StoreError
+from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.frames import DigestRecords, FrameRange, Frames, ReadFrame, read_heads
-from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
+from fleetcount_aggregator.storage.instalment_run import InstalmentRun
 from fleetcount_aggregator.storage.log_format import MOST_ROWS, NewFrame
-from fleetcount_aggregator.storage.log_slice import CompleteReports, CompleteShard
-from fleetcount_aggregator.storage.report_index import NO_ROW, ReportIndex
+from fleetcount_aggregator.storage.log_slice import CompleteLog, CompleteReports
+from fleetcount_aggregator.storage.report_index import NO_ROW, Copies, ReportIndex
 
 _SALT_BYTES: Final = 32
 _DIGESTS_AT_ONCE: Final = 8_192
@@ -104,35 +104,16 @@ class ReportLog:
         """See `Frames.length`."""
         return self._frames.length
 
-    @property
-    def is_final(self) -> bool:
-        """See `Frames.is_final`."""
-        return self._frames.is_final
-
-    def ends_elsewhere(self) -> bool:
-        """Whether the shard is closed, and what is held is not what lies there; else nothing is taken of it any more.
-
-        Raises:
-            StoreError: a server is away.
-        """
-        with self._lock:
-            return self._frames.ends_elsewhere() or (self._frames.is_final and bool(self._waiting))
-
     # The writer.
 
     def decide(self, runs: Sequence[InstalmentRun], *, is_open: bool) -> list[bytes]:
         """Return what becomes of instalments (`Store.add_instalments`), and take those that are to be stored.
 
         Raises:
-            FencedError: some are to be stored, and the shard is closed.
             StoreError: what is stored cannot be compared with.
         """
         with self._lock:
-            # Of one that is final readers count what is in the index: nothing is taken that could not be written.
-            final = is_open and self._frames.is_final
-            outcomes, taken = self._index.decide(runs, is_open=is_open and not final, digests_of=self._stored_digests)
-            if final and (outcomes == StoreOutcome.CLOSED).any():
-                raise FencedError(f"a shard of window {self._window_id.hex()} is closed")
+            outcomes, taken = self._index.decide(runs, is_open=is_open, digests_of=self._stored_digests)
             ends = list(accumulate(map(len, runs), initial=0))
             for places in taken:
                 bounds = np.searchsorted(places, ends).tolist()
@@ -236,16 +217,14 @@ class ReportLog:
         """Bytes of the index."""
         return self._index.memory_bytes
 
-    def complete_shard(self) -> CompleteShard:
+    def complete_log(self) -> CompleteLog:
         """Return the complete reports, and where they lie."""
         with self._lock:
-            return CompleteShard(
-                self._index.complete(), {number: one.columns() for number, one in self._rounds.items()}
-            )
+            return CompleteLog(self._index.complete(), {number: one.columns() for number, one in self._rounds.items()})
 
     def complete(self) -> CompleteReports:
         """Return the complete reports of this log alone."""
-        return CompleteReports(self._frames.reader, self._window_id, self._log_key, [self.complete_shard()])
+        return CompleteReports(self._frames.reader, self._window_id, self._log_key, self.complete_log())
 
     def reports_of(self, devices: bytes) -> bytes:
         """Return the ids of the reports of these devices (digests, n x 32), joined."""
@@ -256,8 +235,8 @@ class ReportLog:
 
     @property
     def row_count(self) -> int:
-        """How many instalments there are, of all rounds."""
-        return sum(self._index.row_count(number) for number in self._rounds)
+        """How many instalments there are, of all rounds, each once."""
+        return self._index.held_count
 
     def key_uses(self) -> bytes:
         """Return which keys opened the instalments (`Store.key_uses`)."""
@@ -272,7 +251,7 @@ class ReportLog:
 
     def records(self, included: bytes) -> Iterator[DigestRecords]:
         """Yield what is remembered of every report, by ascending id; `included` as in `Store.included`, or nothing."""
-        complete = self.complete_shard().complete
+        complete = self.complete_log().complete
         rounds = tuple(sorted(self._rounds))
         digests = {number: self._digests(number) for number in rounds}
         in_set = {number: np.zeros(len(digests[number]), dtype=np.uint8) for number in rounds}
@@ -306,6 +285,67 @@ class ReportLog:
         """Let go of the frames."""
         with self._lock:
             self._frames.close()
+
+
+class JoinedLog(ReportLog):
+    """All lanes of one window, in their order, as one log that is only read.
+
+    What lies in several lanes is taken once. With `is_final` the window is closed and `take` is called once: then a
+    device of which two different reports lie there is left out, and what is more than a set may have.
+    """
+
+    def __init__(self, frames: Frames, window_id: WindowId, log_key: bytes, *, is_final: bool) -> None:
+        super().__init__(frames, window_id, log_key, 0)
+        self.is_final = is_final
+        self.left_out = (0, 0)
+        """How many devices sent two different reports, and how many reports there are too many; once it is final."""
+        self._lanes: dict[int, Frames] = {}
+
+    @property
+    def length(self) -> int:
+        """See `Frames.length`: of all lanes."""
+        return sum(frames.length for frames in self._lanes.values())
+
+    def take(self, lanes: Mapping[int, Frames]) -> None:
+        """Take what lies in lanes and was not taken yet; raises StoreError as `Frames.columns`."""
+        digests: dict[int, list[NDArray[np.uint8]]] = {}
+        copies: dict[int, list[Copies]] = {}
+        with self._lock:
+            for lane, fresh in lanes.items():
+                frames = self._lanes.setdefault(lane, fresh)
+                for alike in _by_round(frames.columns()):
+                    self._index.expected = frames.expected
+                    number = alike[0].head.round
+                    copies.setdefault(number, []).append(self._join(alike))
+                    if self.is_final:
+                        digests.setdefault(number, []).append(_digests_of(alike))
+            if self.is_final:
+                for number, pairs in copies.items():
+                    of_round = np.concatenate(digests[number])
+                    slots, held, came = (np.concatenate(column) for column in zip(*pairs, strict=True))
+                    self._index.leave_out(slots[(of_round[held] != of_round[came]).any(axis=1)])
+                self.left_out = self._index.left_out_count, self._index.limit()
+
+    def _join(self, frames: Sequence[ReadFrame]) -> Copies:
+        number = frames[0].head.round
+        first_row = self._index.row_count(number)
+        for frame in frames:
+            self._remember(number, frame.frame, first_row)
+            first_row += frame.head.count
+        columns = [frame.head.split_columns(frame.columns) for frame in frames]
+        ids, certificates = (b"".join([one[at] for one in columns]) for at in range(2))
+        return self._index.join(ids, certificates, number)
+
+    def close(self) -> None:
+        """See `ReportLog.close`."""
+        for frames in self._lanes.values():
+            frames.close()
+
+
+def _digests_of(frames: Sequence[ReadFrame]) -> NDArray[np.uint8]:
+    """Return the digests of the instalments in some frames, n x 32."""
+    joined = b"".join([frame.head.split_columns(frame.columns)[2] for frame in frames])
+    return np.frombuffer(joined, dtype=np.uint8).reshape(-1, Digest.SIZE)
 
 
 def _by_round(frames: Iterable[ReadFrame]) -> Iterator[list[ReadFrame]]:

@@ -35,6 +35,7 @@ from fleetcount_aggregator.storage.database import (
     SESSIONS,
     STEPS,
     WINDOWS,
+    Changed,
     SealedDatabase,
     SealedTable,
     row_pages,
@@ -169,6 +170,7 @@ def end_window(db: SealedDatabase, window_id: WindowId, reason: str, debit: Ledg
     db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, window_id, Lifecycle.ACTIVE.value, 0, 0))
     db.execute("UPDATE windows SET verify_key = ? WHERE window_id = ?", (b"", window_id))
     _debit(db, debit)
+    db.changes.append((Changed.WINDOW, window_id))
     return state
 
 

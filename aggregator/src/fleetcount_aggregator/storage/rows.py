@@ -30,6 +30,8 @@ from fleetcount_aggregator.storage.database import (
     SESSIONS,
     STEPS,
     WINDOWS,
+    Changed,
+    Database,
     SealedDatabase,
 )
 from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
@@ -106,6 +108,10 @@ class Closing:
 
     log_bytes: int
     half_pairs: int
+    twofold: int = 0
+    """Devices with two different reports."""
+    beyond: int = 0
+    """Reports that are more than a set may have."""
 
 
 def add_session(db: SealedDatabase, row: SessionRow, most: int, now: int) -> SessionRow | None:
@@ -168,6 +174,7 @@ def put_chains(db: SealedDatabase, chains: Sequence[tuple[bytes, bytes]]) -> Non
     """See `Store.put_chains`."""
     rows = [(chain, session_id) for session_id, chain in chains]
     db.executemany("UPDATE chains SET chain = ? WHERE session_id = ?", rows)
+    db.changes.extend((Changed.SESSION, name) for name, _ in chains)
 
 
 def read_sessions_of(db: SealedDatabase, certificate: Digest, now: int) -> int:
@@ -201,6 +208,7 @@ def install_window(db: SealedDatabase, row: WindowRow) -> None:
         f"INSERT INTO windows ({columns}) VALUES ({', '.join('?' * 15)})",  # noqa: S608 - constant
         (*WINDOWS.sealed(db, *held.row()), *tags[0][1:], *tags[1][1:], *others, row.verify_key),
     )
+    db.changes.append((Changed.WINDOW, row.window_id))
 
 
 def read_window(db: SealedDatabase, window_id: WindowId) -> WindowRow | None:
@@ -246,6 +254,12 @@ def _held(db: SealedDatabase, window_id: WindowId) -> _Held:
     if row is None:
         raise StoreError(f"window {window_id!r} is not installed")
     return _Held.of(WINDOWS.checked(db, row))
+
+
+def plain_state(db: Database, window_id: WindowId) -> WindowState | None:
+    """Return the state that a window's row names, unchecked; None if there is no such window."""
+    row = db.execute("SELECT state FROM windows WHERE window_id = ?", (window_id,)).fetchone()
+    return None if row is None else WindowState(row[0])
 
 
 def takes_instalments(db: SealedDatabase, window_id: WindowId) -> bool:
@@ -364,6 +378,7 @@ def apply_change(db: SealedDatabase, change: WindowChange, closing: Closing | No
     if change.new_state is not None:
         check_move(window.state, change.new_state)
         window = replace(window, state=change.new_state, abort_reason=change.abort_reason)
+        db.changes.append((Changed.WINDOW, change.window_id))
         # An archived window that a record shown late releases is active again.
         db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, change.window_id, Lifecycle.ACTIVE.value, 0, 0))
     if change.step is not None:
@@ -381,8 +396,12 @@ def apply_change(db: SealedDatabase, change: WindowChange, closing: Closing | No
     count_rejections(db, change.window_id, change.rejections)
     if closing is not None:
         window = replace(window, log_bytes=closing.log_bytes)
-        if closing.half_pairs:
-            count_rejections(db, change.window_id, {RejectReason.HALF_PAIR: closing.half_pairs})
+        found = {
+            RejectReason.HALF_PAIR: closing.half_pairs,
+            RejectReason.DUPLICATE_OTHER_BYTES: closing.twofold,
+            RejectReason.WINDOW_CLOSED: closing.beyond,
+        }
+        count_rejections(db, change.window_id, {reason: count for reason, count in found.items() if count})
     if window != held:
         db.execute(WINDOWS.update, WINDOWS.updating(db, *window.row()))
     return None

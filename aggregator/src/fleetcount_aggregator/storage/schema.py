@@ -1,7 +1,7 @@
 """The tables of a store, numbered: one list for SQLite and PostgreSQL, and what brings up the versions before.
 
 Reads and writes no rows. Statements are written in SQLite's words, of which PostgreSQL knows others for three. In
-PostgreSQL there are also members, what they lease, and who is told of rows that changed (`leases`, `jobs`, `notices`).
+PostgreSQL there is also what several processes have between them.
 """
 
 import re
@@ -12,57 +12,26 @@ from fleetcount_transport.migrations import Schema
 
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.errors import SchemaMovedError, StoreError
 
-LEASE_TABLES: Final = (
-    "CREATE TABLE members (member TEXT PRIMARY KEY, address TEXT NOT NULL, roles TEXT NOT NULL,"
-    " until TIMESTAMPTZ NOT NULL, release TEXT NOT NULL DEFAULT '', newest_schema BIGINT NOT NULL)",
-    "CREATE VIEW living AS SELECT member, address, roles FROM members WHERE until > clock_timestamp()",
-    # Who may take the steps that happen once a window: the owner under the newest epoch.
-    "CREATE TABLE coordinator (one SMALLINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL, owner TEXT NOT NULL)",
-    "INSERT INTO coordinator (one, epoch, owner) VALUES (1, 0, '')",
-    "CREATE TABLE slots (slot SMALLINT PRIMARY KEY, token BIGINT NOT NULL, owner TEXT NOT NULL)",
-    "CREATE TABLE jobs (job BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, asker TEXT NOT NULL,"
-    " window_id BYTEA NOT NULL, request BYTEA NOT NULL, token BIGINT NOT NULL DEFAULT 0,"
-    " owner TEXT NOT NULL DEFAULT '', result BYTEA)",
+PROCESS_TABLES: Final = (
+    # Who may take the steps that happen once a window: who leads under the newest epoch (`postgres_engine`).
+    "CREATE TABLE coordinator (one SMALLINT PRIMARY KEY CHECK (one = 1), epoch BIGINT NOT NULL,"
+    " changes BIGINT NOT NULL DEFAULT 0)",
+    "INSERT INTO coordinator (one, epoch) VALUES (1, 0)",
+    "CREATE TABLE changes (number BIGINT NOT NULL, kind TEXT NOT NULL, named BYTEA NOT NULL,"
+    " PRIMARY KEY (number, kind))",
+    # Not in the server's log: what is lost with the server is asked for again (`jobs`).
+    "CREATE UNLOGGED TABLE jobs (job BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, window_id BYTEA NOT NULL,"
+    " request BYTEA NOT NULL, result BYTEA)",
+    "ALTER TABLE jobs ALTER request SET STORAGE EXTERNAL, ALTER result SET STORAGE EXTERNAL",
 )
-"""A row is its owner's as long as that is a living member (`leases`)."""
+"""What processes over one database have between them (`postgres_engine`, `changes`, `jobs`)."""
 COMMIT_TABLE: Final = (
     "CREATE TABLE commits (link BYTEA PRIMARY KEY, number BIGINT NOT NULL, at TIMESTAMPTZ NOT NULL DEFAULT now())"
     " WITH (fillfactor = 50)"
 )
 """How many transactions each connection has committed, which says what became of its last one (`postgres`)."""
-JOB_CHANNEL: Final = "fleetcount_job"
-"""There is work."""
-DONE_CHANNEL: Final = "fleetcount_done"
-"""Work of the named member is done."""
-WINDOW_CHANNEL: Final = "fleetcount_window"
-QUESTION_CHANNEL: Final = "fleetcount_question"
-CHAIN_CHANNEL: Final = "fleetcount_chain"
-"""Keys were erased in the session of this id."""
-KEY_CHANNEL: Final = "fleetcount_key"
-"""The data key of this name was destroyed."""
-
-
-def _told(channel: str, table: str, named: str, events: str) -> tuple[str, str]:
-    """Return the function and the trigger that say on a channel which rows changed, once that is committed."""
-    return (
-        f"CREATE FUNCTION {channel}_{table}() RETURNS trigger LANGUAGE plpgsql AS"
-        f" $$ BEGIN PERFORM pg_notify('{channel}', {named}); RETURN NULL; END $$",
-        f"CREATE TRIGGER {channel}_{table} AFTER {events} ON {table} FOR EACH ROW EXECUTE FUNCTION {channel}_{table}()",
-    )
-
-
-_QUESTION: Final = "encode(NEW.question_id, 'hex')"
-NOTICE_TABLES: Final = (
-    *_told(WINDOW_CHANNEL, "windows", "encode(NEW.window_id, 'hex')", "INSERT OR UPDATE OF state"),
-    *_told(QUESTION_CHANNEL, "questions", _QUESTION, "INSERT"),
-    *_told(QUESTION_CHANNEL, "question_notes", _QUESTION, "INSERT OR UPDATE"),
-    *_told(QUESTION_CHANNEL, "decided", _QUESTION, "INSERT"),
-    *_told(CHAIN_CHANNEL, "chains", "encode(NEW.session_id, 'hex')", "UPDATE"),
-    *_told(KEY_CHANNEL, "data_keys", "OLD.name", "DELETE"),
-)
-"""Behind the tables they look at."""
 _INSTANCE_TABLES: Final = (
     "CREATE TABLE instance (one INTEGER PRIMARY KEY, standing TEXT NOT NULL, system_id TEXT NOT NULL,"
     " timeline INTEGER NOT NULL)",
@@ -117,23 +86,25 @@ _TABLES: Final = (
 SQLITE: Final = Schema(version=1, tables=_TABLES, steps={})
 """In one SQLite file."""
 FRAME_TABLES: Final = (
+    # Whether a window takes instalments, and how many lanes were made for them.
+    "CREATE TABLE intakes (window_id bytea PRIMARY KEY, lanes integer NOT NULL DEFAULT 0,"
+    " closed boolean NOT NULL DEFAULT false)",
     # Half of a page is left free, so that the row that moves with every group stays where it is.
-    "CREATE TABLE shards (window_id bytea NOT NULL, shard integer NOT NULL, epoch bigint NOT NULL DEFAULT 0,"
-    " owner text NOT NULL DEFAULT '', seq bigint NOT NULL DEFAULT 0, rows bigint NOT NULL DEFAULT 0,"
-    " header bytea NOT NULL DEFAULT '', closed_seq bigint, PRIMARY KEY (window_id, shard)) WITH (fillfactor = 50)",
+    "CREATE TABLE lanes (window_id bytea NOT NULL, lane integer NOT NULL, seq bigint NOT NULL DEFAULT 0,"
+    " rows bigint NOT NULL DEFAULT 0, header bytea NOT NULL DEFAULT '', closed boolean NOT NULL DEFAULT false,"
+    " PRIMARY KEY (window_id, lane)) WITH (fillfactor = 50)",
     "CREATE TABLE ended (window_id bytea NOT NULL, leaf integer NOT NULL, digests bytea NOT NULL,"
     " PRIMARY KEY (window_id, leaf))",
     "ALTER TABLE ended ALTER digests SET STORAGE EXTERNAL",
 )
-"""Who may append what next (`postgres_frames`); the table of a window's frames comes and goes with the window."""
+"""What is appended next (`postgres_frames`); the table of a window's frames comes and goes with the window."""
 _OTHER_WORDS: Final = ((" BLOB", " BYTEA"), (" INTEGER", " BIGINT"), (" WITHOUT ROWID", ""))
 _POSTGRES_TABLES: Final = (
-    *LEASE_TABLES,
+    *PROCESS_TABLES,
     COMMIT_TABLE,
     # Wrapped under the store's key; with SQLite they are files, which can be overwritten where they lie.
     "CREATE TABLE data_keys (name TEXT PRIMARY KEY, wrapped BYTEA NOT NULL)",
     *FRAME_TABLES,
-    *NOTICE_TABLES,
 )
 """What is a file, or not needed, beside SQLite."""
 
@@ -204,6 +175,19 @@ def check_version(place: str, schema: Schema, tables: set[str], versions: list[i
     if not schema.knows(versions[0]) or not versions[0]:
         raise StoreError(f"{place} has schema version {versions[0]}; this version of fleetcount knows {schema.span}")
     return versions[0]
+
+
+def check_known(version: int, newest: int) -> None:
+    """Return if a process that knows tables of versions up to `newest` knows those of this one.
+
+    Raises:
+        SchemaMovedError: a newer release has brought them up.
+    """
+    if version > newest:
+        raise SchemaMovedError(
+            f"the database has schema version {version}; this process knows {newest} at most and takes"
+            " nothing any more: start the newer release in its place"
+        )
 
 
 def version_of(place: StorePlace, database: Database) -> int:

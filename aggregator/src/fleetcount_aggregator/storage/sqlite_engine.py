@@ -14,7 +14,7 @@ from typing import Final, Self, TypeVar
 from fleetcount_transport.durable_files import erase_file, replace_file, sync_directory
 from fleetcount_transport.migrations import bring_up
 
-from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.database import Change, Database
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.file_backend import FileBackend
 from fleetcount_aggregator.storage.schema import SERVING, SQLITE, check_standing, check_version, made_as
@@ -161,6 +161,13 @@ class SqliteEngine:
             return work(connection)
         except sqlite3.Error as error:
             raise StoreError(f"{self.place} could not be read: {error}") from error
+
+    def write_in_line(self, work: Callable[[Database], T]) -> T:
+        """See `Engine.write_in_line`: nobody else writes."""
+        return self.write(work)
+
+    def note_changes(self, database: Database, changes: Sequence[Change]) -> None:
+        """See `Engine.note_changes`: there is no other process."""
 
     def leads(self, database: Database) -> bool:
         """See `Engine.leads`: who has the file's lock is the only one."""

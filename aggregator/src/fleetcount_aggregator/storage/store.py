@@ -23,10 +23,10 @@ from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason
 from fleetcount_aggregator.storage import ended, question_rows
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.data_keys import ChainSeal, DataKeys, StoreKeys
-from fleetcount_aggregator.storage.database import EPOCHS, SealedDatabase, reseal
+from fleetcount_aggregator.storage.database import EPOCHS, Database, SealedDatabase, reseal
 from fleetcount_aggregator.storage.ended import ArchivedWindow, SortKey, purge_window, read_cost, read_unpurged
 from fleetcount_aggregator.storage.engine import Engine, SealedEngine
-from fleetcount_aggregator.storage.errors import Damage, StoreError
+from fleetcount_aggregator.storage.errors import Damage, FencedError, StoreError
 from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
 from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.question_rows import reseal_seeds
@@ -83,6 +83,8 @@ def _reseal(db: SealedDatabase, data_keys: DataKeys) -> None:
 
 T = TypeVar("T")
 
+_OPEN: Final = frozenset({None, WindowState.ANNOUNCED, WindowState.COLLECTING})
+"""States of a window that takes instalments, and none, which a change does not move it to."""
 USES_AT_ONCE: Final = 256
 """Keys erased between two turns of the event loop: some 10 ms."""
 _NOTE: Final = (
@@ -108,7 +110,7 @@ class Store:
         self._place = engine.plain.place
         self._damaged = tuple(damaged)
         self.logs = logs
-        """The report logs; a process that shares windows with others takes its shards here."""
+        """The report logs."""
         self._closed = False
         self._unpurged = tuple(unpurged)
         self._writes = WriteQueue(engine, logs)
@@ -358,7 +360,14 @@ class Store:
 
     async def instalment_digest(self, window_id: WindowId, report_id: ReportId, round_number: int) -> Digest | None:
         """Return the digest of a stored instalment, or None."""
-        return await self._read(lambda _: self.logs.digest(window_id, report_id, round_number))
+        [found] = await self.instalment_digests(window_id, [report_id], round_number)
+        return found
+
+    async def instalment_digests(
+        self, window_id: WindowId, report_ids: Sequence[ReportId], round_number: int
+    ) -> list[Digest | None]:
+        """Return the digests of stored instalments, in order, None for each that is not stored."""
+        return await self._read(lambda _: self.logs.digests(window_id, report_ids, round_number))
 
     async def count_rejections(self, window_id: WindowId, counts: Mapping[RejectReason, int]) -> None:
         """Add to a window's rejection counters."""
@@ -403,23 +412,27 @@ class Store:
         Raises:
             StateConflictError: the window is not in a required state, or the table forbids the move.
         """
-        if change.new_state is WindowState.AGREEING and not self._engine.alone:
-            # Other owners stop first. What they have is read back here, and not in the transaction that counts it.
-            await self._lead(lambda db: self._stop(db, change.window_id))
-            await self._read(lambda _: self.logs.incomplete(change.window_id))
+        if change.new_state not in _OPEN and self.logs.backend.shared:
+            # First nothing more is taken by anybody. What lies there is read here, and not in the transaction that
+            # counts it.
+            await asyncio.to_thread(self._engine.write_in_line, lambda db: self._close(db, change))
+            if change.new_state is WindowState.AGREEING:
+                await self._read(lambda _: self.logs.incomplete(change.window_id))
         return await self._lead(lambda db: self._apply(db, change))
 
-    def _stop(self, db: SealedDatabase, window_id: WindowId) -> None:
-        if sql.takes_instalments(db, window_id):
-            self.logs.backend.close_window(db, window_id)
+    def _close(self, db: Database, change: WindowChange) -> None:
+        if not self._engine.leads(db):
+            raise FencedError(f"{self._place} is led by another process: nothing was written")
+        # Who is refused below closes nothing.
+        if sql.plain_state(db, change.window_id) in change.required:
+            self.logs.backend.close_window(db, change.window_id)
 
     def _apply(self, db: SealedDatabase, change: WindowChange) -> StepRow | None:
         held = None
         # A million reports are gone through once, when intake really closes, and not whenever that is asked for.
         if change.new_state is WindowState.AGREEING and sql.takes_instalments(db, change.window_id):
-            held = sql.Closing(self.logs.length(change.window_id), self.logs.incomplete(change.window_id))
-        if change.new_state not in {None, WindowState.ANNOUNCED, WindowState.COLLECTING}:
-            self.logs.backend.close_window(db, change.window_id)
+            logs, window_id = self.logs, change.window_id
+            held = sql.Closing(logs.length(window_id), logs.incomplete(window_id), *logs.left_out(window_id))
         return sql.apply_change(db, change, held)
 
     async def ledger(self) -> Sequence[LedgerRow]:
@@ -453,15 +466,24 @@ class Store:
         Raises:
             StoreError: the window has not ended.
         """
-        await self._lead(lambda db: self._purge(db, window_id))
+        if self._engine.heartbeat_s is None:
+            await self._lead(lambda db: self._purge(db, window_id))
+        else:
+            # A server ends a transaction in which nothing is said for long, and a million digests take that long.
+            included = await self._lead(lambda db: self._ended_set(db, window_id))
+            await self._read(lambda _: self.logs.purge(window_id, included))
+            await self._lead(lambda db: purge_window(db, window_id))
         # Only when the end of the window and of its rows is on the disk: a key that is gone cannot be had back.
         await asyncio.to_thread(self.data_keys.destroy, window_id)
 
     def _purge(self, db: SealedDatabase, window_id: WindowId) -> None:
-        sql.check_ended(db, window_id)
-        self.logs.purge(window_id, sql.read_included(db, window_id) or b"")
+        self.logs.purge(window_id, self._ended_set(db, window_id))
         purge_window(db, window_id)
         self._writes.erased = True
+
+    def _ended_set(self, db: SealedDatabase, window_id: WindowId) -> bytes:
+        sql.check_ended(db, window_id)
+        return sql.read_included(db, window_id) or b""
 
     # Windows that have ended (`ended`).
 

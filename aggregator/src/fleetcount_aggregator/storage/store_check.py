@@ -10,7 +10,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
@@ -23,6 +23,9 @@ from fleetcount_aggregator.storage.opening import reading, server_of
 from fleetcount_aggregator.storage.row_repair import every_damage
 from fleetcount_aggregator.storage.schema import check_readable
 from fleetcount_aggregator.storage.sqlite_engine import KeyFiles
+
+if TYPE_CHECKING:
+    from fleetcount_aggregator.storage.postgres import ServerState
 
 
 def damaged_frames(db: SealedDatabase, place: StorePlace, keys: StoreKeys) -> Iterator[Damage]:
@@ -54,8 +57,8 @@ def damaged_frames(db: SealedDatabase, place: StorePlace, keys: StoreKeys) -> It
 
 def _of_windows(backend: LogBackend, keys: DataKeys, states: Sequence[LogState]) -> Iterator[Damage]:
     for state in states:
-        for shard in range(backend.shard_count(state.window_id)):
-            frames = backend.frames(state.window_id, keys.of(state.window_id).log_key, shard, None)
+        for lane in backend.lanes(state.window_id):
+            frames = backend.frames(state.window_id, keys.of(state.window_id).log_key, lane)
             try:
                 for _ in frames.columns():
                     pass
@@ -122,9 +125,29 @@ def check_store(place: StorePlace, keys: StoreKeys) -> StoreCheck:
             beside = [*_files(db, place.file, keys, logs=not held)]
         else:
             beside = [*damaged_frames(db, place, keys)]
-        runs = held or (place.url is not None and bool(plain.execute("SELECT count(*) FROM living").fetchone()[0]))
+        runs = held or (place.url is not None and _is_served(plain))
     found += _of_unended(place, keys, beside) if beside else []
     return StoreCheck(runs=runs, verdicts=tuple(_verdict(one) for one in dict.fromkeys(found)))
+
+
+def examine_server(place: StorePlace, keys: StoreKeys) -> "ServerState":
+    """Return what the server of a store says of itself, if it may hold it, and holds no other; writes nothing.
+
+    Raises:
+        StoreError: it may not, cannot be reached, or has the store of another aggregator.
+    """
+    server = server_of(place)
+    state = server.examine()
+    from fleetcount_aggregator.storage.postgres import Link
+    from fleetcount_aggregator.storage.postgres_engine import KeyRows
+
+    link = Link(server, lambda _: None)
+    try:
+        if link.read(lambda db: db.execute("SELECT to_regclass('data_keys') IS NOT NULL").fetchone()[0]):
+            DataKeys(keys.at_rest, KeyRows(place.name, link), keys.former).seals_store()
+    finally:
+        link.close()
+    return state
 
 
 def check_key(place: StorePlace, keys: StoreKeys) -> None:
@@ -211,3 +234,11 @@ def _log(path: Path, state: LogState, data_keys: DataKeys) -> str:
     if scan.end < promised or (state.closed_length is not None and scan.end != state.closed_length):
         return f"{path} is damaged at byte {scan.end}: {promised} bytes of it have receipts"
     return ""
+
+
+def _is_served(database: Database) -> bool:
+    """Return whether a process serves a store in PostgreSQL."""
+    from fleetcount_aggregator.storage.postgres import GRANTED, PROCESS_LOCK  # As above.
+
+    held = f"SELECT count(*) {GRANTED} AND objid::bigint = ?"
+    return bool(database.execute(held, (PROCESS_LOCK,)).fetchone()[0])

@@ -134,6 +134,10 @@ class Workers(Protocol):
         """How many calls are done at the same time."""
         ...
 
+    async def ready(self) -> None:
+        """Return once nothing that is run has to wait until code is compiled."""
+        ...
+
     async def run(self, function: Callable[..., Result], /, *arguments: object) -> Result:
         """Return `function(*arguments)`; arguments and result must survive pickling."""
         ...
@@ -150,6 +154,9 @@ class InlineWorkers:
     def count(self) -> int:
         """See `Workers.count`."""
         return 1
+
+    async def ready(self) -> None:
+        """See `Workers.ready`."""
 
     async def run(self, function: Callable[..., Result], /, *arguments: object) -> Result:
         """See `Workers.run`."""
@@ -257,15 +264,20 @@ class ProcessWorkers:
 
         self._compiling = asyncio.create_task(follow(), name="compile-ahead")
 
+    async def ready(self) -> None:
+        """See `Workers.ready`."""
+        if self._compiling is not None:
+            self._needed.set()
+            await asyncio.wait((self._compiling,))
+
     async def run(self, function: Callable[..., Result], /, *arguments: object) -> Result:
         """See `Workers.run`. Pure work may be repeated, so a broken pool is started again.
 
         Raises:
             MachineError: the workers died three times in a row.
         """
-        if self._compiling is not None and any(map(_may_compile, arguments)):
-            self._needed.set()
-            await asyncio.wait((self._compiling,))
+        if any(map(_may_compile, arguments)):
+            await self.ready()
         for _ in range(_ATTEMPTS):
             pool = self._pool
             chosen = arguments if self._compiled_works else tuple(map(_in_plain_python, arguments))

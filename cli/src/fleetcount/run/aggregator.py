@@ -35,7 +35,6 @@ from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.logs import configure
 
-from fleetcount import __version__
 from fleetcount.command.base import JSON, CannotReachError, CheckFailedError, StrictCommand, show, utc
 from fleetcount.run.health import waits_here
 
@@ -374,7 +373,6 @@ def serve(config: Path, roles: str | None, accept_failover: bool, restored: bool
         accept_failover=accept_failover,
         restored=restored,
         migrate=migrate,
-        release=__version__,
     )
 
 

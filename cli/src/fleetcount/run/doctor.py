@@ -8,17 +8,17 @@ import base64
 import json
 import os
 import time
-from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 
 import click
 from fleetcount_aggregator.config import AggregatorConfig, MqttTable, load_config
 from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
+from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.leases import slot_holders
-from fleetcount_aggregator.storage.opening import reading, server_of
+from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.schema import SQLITE, version_of
+from fleetcount_aggregator.storage.store_check import examine_server
 from fleetcount_aggregator.windows.status import read_standing
 from fleetcount_client.assembly import transport_of
 from fleetcount_client.config import DeviceSettings, load_settings
@@ -125,7 +125,8 @@ def _store(config: AggregatorConfig) -> Finding:
     """Return where the store lies, and, of a server, what it says.
 
     Raises:
-        StoreError: it is in a file and cannot be served from there, or on a server that may lose what it committed.
+        StoreError: it is in a file and cannot be served from there, or on a server that may not hold it, or holds
+            another's.
     """
     place = config.store_place
     if place.url is None:
@@ -137,11 +138,10 @@ def _store(config: AggregatorConfig) -> Finding:
             if not_served := read_standing(place):
                 raise StoreError(not_served)
         return ok("store", f"{place.name}, of one process")
-    server = server_of(place)
-    from fleetcount_aggregator.storage.postgres import ServerState  # Only where there is its client.
-
-    with closing(server.connect()) as connection:
-        state = ServerState.of(connection)
+    files = config.keys
+    signing_key = load_signing_key(files.signing_key_file)
+    keys = StoreKeys.load(files.signing_key_file, files.store_key_file, files.former_store_key_file, signing_key)
+    state = examine_server(place, keys)
     told = f"PostgreSQL {state.version // 10_000}, synchronous_commit {state.synchronous_commit}, fsync {state.fsync}"
     return ok("store", f"{place.name}: {told}, {state.standbys} standbys")
 
@@ -196,13 +196,15 @@ def _certificate(config: AggregatorConfig, table: MqttTable, slot: int, now: flo
 
 
 def _slots(config: AggregatorConfig, table: MqttTable) -> Finding:
-    """Return which process has which slot, by the address at which the others reach it."""
+    """Return which process has which slot, by the address from which it has come to the server."""
     with reading(config.store_place) as database:
+        from fleetcount_aggregator.storage.slot_locks import slot_holders  # As above.
+
         holders = slot_holders(database)
     told = "; ".join(f"{slot}: {holders.get(slot, 'nobody')}" for slot in range(table.slots))
     free = [slot for slot in range(table.slots) if slot not in holders]
     severity = Severity.NOTE if free else Severity.OK
-    hint = " (an intake that runs takes what is free within its lease)" if free else ""
+    hint = " (an intake that runs takes what is free within a second)" if free else ""
     return Finding(what="slots at the broker", severity=severity, text=f"{told}{hint}")
 
 

@@ -1,4 +1,4 @@
-"""Workers on other machines: verification becomes jobs that they lease; everything else is done in this process's own.
+"""Workers on other machines: verification becomes jobs that they take; everything else is done in this process's own.
 
 The asker seals a job under its window's data key and waits for the result, which opens under the same key and for that
 job alone. Stores and decides nothing about a report.
@@ -6,9 +6,9 @@ job alone. Stores and decides nothing about a report.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, NamedTuple, TypeVar, cast
+from typing import Final, TypeVar, cast
 
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import WindowId
@@ -22,10 +22,10 @@ from fleetcount_aggregator.verification.job_codec import VerifyJob, decode_resul
 from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, Workers, verify_reports
 
 Result = TypeVar("Result")
-LEASED_AT_ONCE: Final = 16
+ASKED_AT_ONCE: Final = 16
 """Batches that wait for workers elsewhere at once: how many there are is not known here, and waiting costs nothing."""
-_LOOK_S: Final = 1.0
-"""How often results are looked for although nobody said that there are any."""
+_PAUSES_S: Final = (0.01, 0.1)
+"""Shortest and longest pause between two looks for results, while some are waited for."""
 _JOB: Final = b"verify job"
 _RESULT: Final = b"verify result"
 
@@ -50,33 +50,27 @@ def open_result(key: DataKey, window_id: WindowId, request: bytes, sealed: bytes
     return key.open(sealed, _RESULT, window_id, hashlib.sha256(request).digest())
 
 
-class _Asked(NamedTuple):
-    """A job that is waited for, and the name it was asked for under."""
-
-    asker: str
-    result: asyncio.Future[bytes]
-
-
-class LeasedWorkers:
+class RemoteWorkers:
     """Implements `Workers`. `run` of `verify_reports` over reports in the database is a job; `local` does the rest.
 
-    `keep_collecting` runs beside it; `look` says that results may be there.
+    `keep_collecting` runs beside it.
     """
 
     def __init__(self, jobs: Jobs, data_keys: DataKeys, local: Workers) -> None:
         self._jobs = jobs
         self._data_keys = data_keys
         self._local = local
-        self._waiting: dict[int, _Asked] = {}
-        self._asking = 0
-        self._early: dict[int, bytes] = {}
-        """Results of jobs whose number the one who asked has not learnt yet."""
-        self._looking = asyncio.Event()
+        self._waiting: dict[int, asyncio.Future[bytes]] = {}
+        self._asked = asyncio.Event()
 
     @property
     def count(self) -> int:
         """See `Workers.count`."""
-        return LEASED_AT_ONCE
+        return ASKED_AT_ONCE
+
+    async def ready(self) -> None:
+        """See `Workers.ready`."""
+        await self._local.ready()
 
     async def run(self, function: Callable[..., Result], /, *arguments: object) -> Result:
         """See `Workers.run`.
@@ -104,76 +98,49 @@ class LeasedWorkers:
         return verified
 
     async def _ask(self, window_id: WindowId, request: bytes) -> bytes:
-        self._asking += 1
-        asker = self._jobs.asker
-        try:
-            number = await self._jobs.put(window_id, request)
-        finally:
-            self._asking -= 1
-        if number in self._early:
-            return self._early.pop(number)
+        number = await self._jobs.put(window_id, request)
         waiting: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = _Asked(asker, waiting)
+        self._waiting[number] = waiting
+        self._asked.set()
         try:
             return await waiting
-        finally:
-            del self._waiting[number]
-            if waiting.cancelled():
-                with suppress(StoreError):
-                    await self._jobs.drop([number])
-
-    def look(self) -> None:
-        """Look for results now."""
-        self._looking.set()
+        except asyncio.CancelledError:
+            with suppress(StoreError):
+                if await self._jobs.drop(number):
+                    self._waiting.pop(number, None)  # Else what comes out is collected, for nobody.
+            raise
 
     async def keep_collecting(self) -> None:
-        """Hand results to those who wait for them, until cancelled; a database that fails is asked again."""
-        is_sure = True
+        """Hand results to those who wait for them, until cancelled."""
         while True:
-            if self._waiting or self._asking:
-                # What was put while this process was to join anew lies under its former name.
-                self._abandon(one for one in self._waiting.values() if one.asker != self._jobs.asker)
-                try:
-                    if not is_sure:
-                        await self._fail_lost()
-                    is_sure = False
-                    self._hand_out(await self._jobs.collect())
-                    is_sure = True
-                except StoreError as error:
-                    log.warning("results_not_collected", reason=str(error))
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK_S):
-                    await self._looking.wait()
-            self._looking.clear()
+            await self._asked.wait()
+            self._asked.clear()
+            pause_s, longest_s = _PAUSES_S
+            while self._waiting:
+                await asyncio.sleep(pause_s)
+                pause_s = _PAUSES_S[0] if await self._collect() else min(1.5 * pause_s, longest_s)
 
-    async def _fail_lost(self) -> None:
-        """Fail what waits for a job that is gone: an answer that was lost had its result in it."""
-        waiting = dict(self._waiting)
-        asked = await self._jobs.asked()
-        for number, one in waiting.items():
-            if number not in asked and not one.result.done():
-                one.result.set_exception(StoreError("the result of a verification job was lost on its way"))
-
-    def _hand_out(self, results: dict[int, bytes]) -> None:
-        if not self._asking:
-            self._early.clear()
+    async def _collect(self) -> bool:
+        """Hand out what is done; where the database fails, what waits fails too, since its result may have been lost
+        on its way, or the job with the server.
+        """
+        try:
+            results = await self._jobs.collect(self._waiting)
+        except StoreError as error:
+            log.warning("results_not_collected", reason=str(error))
+            while self._waiting:
+                _, waiting = self._waiting.popitem()
+                if not waiting.done():
+                    waiting.set_exception(StoreError("the result of a verification job was lost on its way"))
+            return False
         for number, result in results.items():
-            waiting = self._waiting.get(number)
-            if waiting is None and self._asking:
-                self._early[number] = result
-            elif waiting is not None and not waiting.result.done():
-                waiting.result.set_result(result)
+            if number in self._waiting and not (waiting := self._waiting.pop(number)).done():
+                waiting.set_result(result)
+        return bool(results)
 
-    def abandon(self) -> None:
-        """Fail what waits: this process asked under a name that is no member's any more, and asks again."""
-        self._abandon(self._waiting.values())
-
-    def _abandon(self, gone: Iterable[_Asked]) -> None:
-        for one in gone:
-            if not one.result.done():
-                one.result.set_exception(
-                    StoreError("this process was not heard of, and its verification jobs are gone")
-                )
+    def forget(self) -> None:
+        """Wait for nothing any more: another process asks now."""
+        self._waiting.clear()
 
     async def close(self) -> None:
         """See `Workers.close`."""

@@ -1,8 +1,8 @@
 """Batches that other processes verify give the release that this process would have given, whoever of them dies."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Collection
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,16 +15,13 @@ from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.jobs import Jobs
-from fleetcount_aggregator.storage.leases import Member
-from fleetcount_aggregator.storage.notices import Notices
-from fleetcount_aggregator.storage.schema import DONE_CHANNEL, JOB_CHANNEL
-from fleetcount_aggregator.verification.leased_workers import LeasedWorkers, open_job, open_result, seal_result
+from fleetcount_aggregator.verification.remote_workers import RemoteWorkers, open_job, open_result, seal_result
 from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all
-from tests.support.members import connector
+from tests.support.connector import connector
 from tests.support.replica_stores import ReplicaStore, replica_store
 
 Result = TypeVar("Result")
@@ -47,66 +44,49 @@ class Stuck(InlineWorkers):
 
 @dataclass
 class Bench:
-    """A leader over PostgreSQL whose batches are leased, and the workers that a test adds."""
+    """A leader over PostgreSQL whose batches others verify, and the workers that a test adds."""
 
     network: Network
     replica: ReplicaStore
-    leased: LeasedWorkers
+    remote: RemoteWorkers
     url: str
     opened: AsyncExitStack
 
-    async def worker(self, local: InlineWorkers) -> Member:
-        """Add a worker; return it as a member."""
-        links = [AsyncLink(connector(self.url)) for _ in range(2)]
-        for link in links:
-            self.opened.push_async_callback(link.close)
-        member, context = Member(links[0], length_s=60, roles="worker"), self.network.core(0).context
-        await member.join()
-        role = WorkerRole(
-            context.windows, member, Jobs(links[1], member), local, self.replica.store.logs.backend.reader
-        )
-        await self.opened.enter_async_context(running(role.run()))
-        hears = Notices(connector(self.url), {JOB_CHANNEL: lambda _: role.look()}, role.look)
-        await self.opened.enter_async_context(running(hears.run()))
-        return member
+    async def worker(self, local: InlineWorkers) -> asyncio.Task[None]:
+        """Add a worker; its end is that of its sessions, as when it is killed."""
+        context = self.network.core(0).context
+        role = WorkerRole(context.windows, connector(self.url), local, self.replica.store.logs.backend.reader)
+        task = asyncio.create_task(role.run())
+        self.opened.push_async_callback(ended, task)
+        return task
 
     async def ask(self) -> Window:
         """Install a question and let devices answer."""
         window = await self.network.ask()
-        await self.replica.keeper.take()
         await answer_all(self.network, window, COINS)
         return window
 
 
-@asynccontextmanager
-async def running(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Have something go on until the end of the block."""
-    task = asyncio.create_task(work)
-    try:
-        yield
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+async def ended(task: asyncio.Task[Any]) -> None:
+    """End what goes on."""
+    task.cancel()
+    await asyncio.wait([task])
 
 
 @pytest.fixture
 async def bench(postgres_url: str, tmp_path: Path) -> AsyncIterator[Bench]:
     async with AsyncExitStack() as opened:
         replica = await opened.enter_async_context(replica_store(postgres_url, tmp_path))
-        assert await replica.member.stand() == 1
-        replica.lead(1)
+        assert replica.lead() == 1
         network = Network(2)
         network.seats[0].open_store = lambda: replica.store  # type: ignore[method-assign]
         link = AsyncLink(connector(postgres_url))
         opened.push_async_callback(link.close)
-        leased = LeasedWorkers(Jobs(link, replica.member), replica.store.data_keys, InlineWorkers())
-        network._workers = lambda seat: leased if seat is network.seats[0] else InlineWorkers()  # type: ignore[method-assign]
+        remote = RemoteWorkers(Jobs(link), replica.store.data_keys, InlineWorkers())
+        network._workers = lambda seat: remote if seat is network.seats[0] else InlineWorkers()  # type: ignore[method-assign]
         await network.start_all()
-        hears = Notices(connector(postgres_url), {DONE_CHANNEL: lambda _: leased.look()}, leased.look)
-        for work in (leased.keep_collecting(), hears.run()):
-            await opened.enter_async_context(running(work))
-        yield Bench(network, replica, leased, postgres_url, opened)
+        opened.push_async_callback(ended, asyncio.create_task(remote.keep_collecting()))
+        yield Bench(network, replica, remote, postgres_url, opened)
 
 
 async def released(bench: Bench, window: Window) -> list[int]:
@@ -117,7 +97,7 @@ async def released(bench: Bench, window: Window) -> list[int]:
     return [cell.raw for cell in decode_record(finished.record).cells]
 
 
-async def test_leased_batches_give_the_exact_release(bench: Bench) -> None:
+async def test_batches_that_others_verify_give_the_exact_release(bench: Bench) -> None:
     await bench.worker(InlineWorkers())
     assert await released(bench, await bench.ask()) == DIFFERENCE
     assert await bench.replica.link.rows("SELECT * FROM jobs") == []
@@ -130,7 +110,7 @@ async def test_a_worker_that_dies_in_a_batch_is_followed_and_nothing_is_lost(ben
     ending = asyncio.create_task(released(bench, window))
     await stuck.begun.wait()
 
-    await bench.replica.link.rows("UPDATE members SET until = clock_timestamp() WHERE member = %s", dead.name)
+    dead.cancel()
     await bench.worker(InlineWorkers())
 
     assert await ending == DIFFERENCE
@@ -142,8 +122,8 @@ async def test_a_batch_whose_result_is_lost_on_its_way_is_verified_again(
 ) -> None:
     collect, lost = Jobs.collect, dict[int, bytes]()
 
-    async def lose_first(jobs: Jobs) -> dict[int, bytes]:
-        found = await collect(jobs)
+    async def lose_first(jobs: Jobs, numbers: Collection[int]) -> dict[int, bytes]:
+        found = await collect(jobs, numbers)
         if found and not lost:
             lost.update(found)
             raise StoreError("the database does not answer")
@@ -171,28 +151,48 @@ async def test_what_a_worker_cannot_do_is_said_to_who_asked_and_no_other_result_
         open_job(key, window.window_id, sealed)
 
 
-@pytest.mark.parametrize("abandoned", ["meanwhile", "before"])
-async def test_a_batch_asked_for_under_a_name_that_has_run_out_is_asked_for_again(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch, abandoned: str
-) -> None:
-    put, first = Jobs.put, [True]
-
-    async def run_out(jobs: Jobs, window_id: bytes, request: bytes) -> int:
-        if first and abandoned == "before":
-            bench.leased.abandon()
-        number = await put(jobs, window_id, request)
-        if first and abandoned == "meanwhile":
-            bench.leased.abandon()
-        if first:
-            first.clear()
-            await bench.replica.member.join()
-        return number
-
-    monkeypatch.setattr(Jobs, "put", run_out)
+async def test_a_job_of_a_window_that_has_ended_is_in_nobody_s_way(bench: Bench) -> None:
     window = await bench.ask()
-    with pytest.raises(StoreError, match="not heard of"):
-        async with asyncio.timeout(10):
-            await released(bench, window)
+    await Jobs(bench.replica.link).put(bytes(32), b"of a window whose key is gone")
+    await bench.worker(InlineWorkers())
+
+    assert await released(bench, window) == DIFFERENCE
+    assert await bench.replica.link.rows("SELECT * FROM jobs") == []
+
+
+class Compiling(InlineWorkers):
+    """Workers whose code is compiled when the test says so."""
+
+    def __init__(self) -> None:
+        self.compiled = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def ready(self) -> None:
+        """See `Workers.ready`."""
+        self.asked.set()
+        await self.compiled.wait()
+
+
+async def test_a_worker_compiles_before_it_takes_a_job(bench: Bench) -> None:
+    compiling = Compiling()
+    await bench.worker(compiling)
+    window = await bench.ask()
+    ending = asyncio.create_task(released(bench, window))
+    await compiling.asked.wait()
+
+    await bench.worker(InlineWorkers())
+
+    assert await ending == DIFFERENCE, "another does the job meanwhile"
+
+
+async def test_a_batch_that_nobody_waits_for_any_more_is_not_asked_for_and_the_next_is(bench: Bench) -> None:
+    window = await bench.ask()
+    stopped = asyncio.create_task(released(bench, window))
+    async with asyncio.timeout(30):
+        while not await bench.replica.link.rows("SELECT * FROM jobs"):
+            await asyncio.sleep(0.01)
+    await ended(stopped)
+    assert await bench.replica.link.rows("SELECT * FROM jobs") == []
 
     await bench.worker(InlineWorkers())
     assert await released(bench, window) == DIFFERENCE

@@ -1,0 +1,79 @@
+"""What changed in a store that several processes share: rows under one counter, which each process asks for in turn.
+
+Who changes something notes it in the transaction that changes it, under the next number. The row of the counter is
+locked until that ends, so that numbers are committed in their order and who has seen one has seen all before it. The
+last rows are kept: who was away longer takes everything for changed.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+from fleetcount_protocol.ids import QuestionId, SessionId, WindowId
+
+from fleetcount_aggregator.storage.async_link import AsyncLink
+from fleetcount_aggregator.storage.database import Change, Changed, Database
+from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.schema import POSTGRES, check_known
+
+KEPT: Final = 4096
+"""Numbers whose rows are kept."""
+_SIZES: Final = {
+    Changed.WINDOW: WindowId.SIZE,
+    Changed.QUESTION: QuestionId.SIZE,
+    Changed.SESSION: SessionId.SIZE,
+}
+_SINCE: Final = "SELECT number, kind, named FROM changes WHERE number > %s AND number <= %s"
+_NEXT: Final = "UPDATE coordinator SET changes = changes + 1 WHERE one = 1 RETURNING changes"
+
+
+def note_changes(db: Database, changes: Iterable[Change]) -> None:
+    """Note in the transaction that is open what it changes."""
+    named: dict[Changed, dict[bytes, None]] = {}
+    for kind, changed in changes:
+        named.setdefault(kind, {})[changed] = None
+    if not named:
+        return
+    number = db.execute(_NEXT).fetchone()[0]
+    rows = [(number, kind.value, b"".join(ids)) for kind, ids in named.items()]
+    db.executemany("INSERT INTO changes (number, kind, named) VALUES (?, ?, ?)", rows)
+    db.execute("DELETE FROM changes WHERE number <= ?", (number - KEPT,))
+
+
+class Changes:
+    """What changed since the last look of this process."""
+
+    def __init__(self, link: AsyncLink) -> None:
+        self._link = link
+        self._seen: int | None = None
+
+    def forget(self) -> None:
+        """Take everything for changed at the next look."""
+        self._seen = None
+
+    async def look(self) -> Mapping[Changed, Sequence[bytes]] | None:
+        """Return by kind the ids of what has changed; None if that is not known, and everything is to be looked at.
+
+        Raises:
+            StoreError: the database does not answer; nothing is missed by that.
+            SchemaMovedError: it was brought up to what this process does not know, which is to end.
+        """
+        row = await self._link.row("SELECT changes, version FROM coordinator, schema_version")
+        if row is None:
+            raise StoreError("the table coordinator of the database is empty; it has one row from the start")
+        check_known(int(row[1]), POSTGRES.version)
+        newest, seen = int(row[0]), self._seen
+        if newest == seen:
+            return {}
+        if seen is None or newest < seen:  # The second: a server was put back.
+            self._seen = newest
+            return None
+        found = await self._link.rows(_SINCE, seen, newest)
+        self._seen = newest
+        if len({number for number, _, _ in found}) < newest - seen:
+            return None  # The first of them are not kept any more.
+        changed: dict[Changed, list[bytes]] = {}
+        for _, kind, named in found:
+            size = _SIZES.get(Changed(kind), 0)
+            ids = [named[at : at + size] for at in range(0, len(named), size)] if size else []
+            changed.setdefault(Changed(kind), []).extend(ids)
+        return changed
