@@ -158,8 +158,8 @@ class Instalment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The aggregator's promise, made after its commit: the part is durable, and counts if this report is the only one of
-    its device and all aggregators have theirs.
+    """The aggregator's promise, made after its commit: the part is durable, and counts if its report is the device's
+    only one and all aggregators have theirs.
 
     `digest` is that of the instalment, `mac` 32 bytes of HMAC-SHA256 (docs/wire.md, "Receipt").
     """
