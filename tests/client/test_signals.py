@@ -23,6 +23,7 @@ CONTENTS: list[tuple[bytes, object]] = [
     (b"NaN", None),
     (b"1e999", Decimal("1e999")),
     (b"1e999999999", None),
+    (b"1e99999999999999999999", None),
     (b"1" + b"0" * 400, 10**400),
     (b"[" * 4000, "[" * 4000),
 ]

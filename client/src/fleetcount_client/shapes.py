@@ -24,7 +24,7 @@ from fleetcount_client.signals import (
     SignalSource,
     read_source,
 )
-from fleetcount_client.units import SAME, Conversion, conversion
+from fleetcount_client.units import SAME, Conversion, comparable, conversion
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
@@ -70,8 +70,8 @@ class Shape:
     """What readings are: `type`, `unit`, `precision` and the range `valid`, each None or "" where nobody says.
 
     A number v is `factor` * v + `offset` in `unit`. Without both it is converted to `unit` from the unit that the
-    source itself says. It is then rounded to a multiple of `precision`, a half to the even one, and outside `valid`,
-    both ends included, it is no value: what a bus sends for "not available" and "error" lies there.
+    source itself says. It is then rounded to a multiple of `precision`, a half to the even one. Outside `valid`, whose
+    ends are values, it is no value: what a bus sends for "not available" and "error" lies there.
     """
 
     type: SignalType | None = None
@@ -96,8 +96,8 @@ class Shape:
         if not self.converts:
             return own
         said = Conversion(Fraction(1) if self.factor is None else self.factor, self.offset or Fraction(0))
-        # A unit that nobody said, or that no table knows, is compared with none.
-        return said if own in (SAME, said) else None
+        # With a factor that was written for another catalogue a distance would be a thousand times itself.
+        return said if own == said or not comparable(unit, self.unit) else None
 
     def wrong(self, unit: str) -> str:
         """Return why numbers in a unit never become readings, in words for the owner; "" where they do."""

@@ -11,7 +11,7 @@ import os
 import stat
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast, runtime_checkable
@@ -211,12 +211,19 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def json_of(text: str | bytes) -> object:
-    """Return what a JSON text says, with its numbers as it writes them; NaN and infinities are None.
+    """Return what a JSON text says, with its numbers as it writes them; NaN, infinities and the like are None.
 
     Raises:
         ValueError, RecursionError: it is no JSON.
     """
-    return cast("object", json.loads(text, parse_float=Decimal, parse_constant=lambda _: None))
+    return cast("object", json.loads(text, parse_float=_decimal, parse_constant=lambda _: None))
+
+
+def _decimal(text: str) -> Decimal | None:
+    try:
+        return Decimal(text)
+    except InvalidOperation:  # An exponent of twenty digits.
+        return None
 
 
 def signal_of(value: object) -> Signal:

@@ -68,6 +68,11 @@ _KNOWN: Final = _known()
 """Of each unit what it measures, and the way to the quantity's own one."""
 
 
+def comparable(unit: str, wanted: str) -> bool:
+    """Return whether it is known how two units go together: both are in the table, or they are one."""
+    return (unit in _KNOWN and wanted in _KNOWN) or (unit == wanted and unit != "")
+
+
 def conversion(unit: str, wanted: str) -> Conversion | None:
     """Return how a number of a unit becomes one of another; None where they measure different things.
 
