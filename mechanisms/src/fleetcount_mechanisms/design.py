@@ -199,7 +199,7 @@ class Design:
 
     @property
     def exposure(self) -> Fraction:
-        """The chance that what all aggregators together see of a device is its truth: P - Q, p of the die, 1 if direct.
+        """The chance that all aggregators together see a device's truth: P - Q, p of the die, 1 if direct.
 
         q of two coins, 2 keep - 1 of Warner, 1 - flip of Mangat (of one place of a vector), P - Q of k-ary.
         """
