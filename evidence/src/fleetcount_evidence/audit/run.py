@@ -20,7 +20,6 @@ from fleetcount_evidence.audit.questions import AuditedDesign, neighbouring_trut
 from fleetcount_evidence.audit.releases import draw_releases
 from fleetcount_evidence.audit.views import observation_of, outcome_count, outcomes
 
-LEAST_TRIALS: Final = 1000
 _JOB: Final = 40_000
 _CHUNK: Final = 10_000
 _LEAST_A_TRUTH: Final = 20
