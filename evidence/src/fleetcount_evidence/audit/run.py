@@ -103,7 +103,7 @@ class _Job:
 def run_audit(
     asked: Sequence[AuditedDesign], trials: int, *, draws: int, processes: int | None = None, step: Step
 ) -> Audit:
-    """Attack every line of the questions' statements with `trials` releases in all, and check noise and reading.
+    """Return an audit: every line of the questions' statements attacked, with `trials` releases in all, and all checks.
 
     Each law of noise is checked on `draws` draws; None for `processes` is one a core, 1 is this process alone. A
     question with a broken line is attacked once more with fresh trials, and only the second result counts: at 0.1 %
