@@ -212,12 +212,12 @@ class SamplingChannel:
         return self._tail(counts, outputs, upper=False)
 
     def variance(self, counts: Floats) -> Floats:
-        """Return Var Y = n p (1-p) + k Var Z, in units of the output."""
+        """Return Var Y = n p (1-p) + k Var Z for every count n, float64 of the same shape, in units of the output."""
         p = float(self.sampling_rate)
         return np.asarray(np.asarray(counts) * p * (1 - p) + self.noise.variance, dtype=np.float64)
 
     def matrix(self, largest_count: int) -> tuple[int, Floats]:
-        """Return the smallest output and the matrix P[Y = y | n], rows n = 0 .. largest_count, columns the outputs.
+        """Return the smallest output and the matrix P[Y = y | n], float64, rows n = 0 .. largest_count.
 
         The columns are the outputs from -M to largest_count + M, M the reach of the noise; all others together have a
         probability below 1e-17.

@@ -131,7 +131,7 @@ def response_intervals(
 def response_ends(
     outputs: Integers, response: ResponseLaw, noise: NoiseSize, aggregators: int, level: Fraction
 ) -> tuple[Integers, Integers]:
-    """Return the ends of `response_intervals` for many releases at once: (..., V+1) outputs give (..., V) ends.
+    """Return the ends of `response_intervals` for many releases at once: (..., V+1) outputs give (..., V) int64 ends.
 
     Raises:
         RangeError: as `sampling_intervals`.
@@ -151,7 +151,8 @@ def channel_ends(
 ) -> tuple[Integers, Integers]:
     """Return the ends for numbers that a `ResponseChannel` describes, for example the sums of a region's outputs.
 
-    `participants` are the noised numbers of devices (or bits) behind them, with `noise` on each; broadcast.
+    `participants` are the noised numbers of devices (or bits) behind them, with `noise` on each. Both are
+    broadcast; the ends are int64 of the common shape.
 
     Raises:
         RangeError: as `sampling_intervals`.
@@ -233,7 +234,7 @@ def closed_form_intervals(
     """Return the lower and upper ends, in devices, of the normal interval of docs/privacy.md 1.2, for display or speed.
 
     n = [ (2x + c1) -+ sqrt((2x + c1)^2 - 4(x^2 - c0)) ] / 2, x = y/p, c1 = z^2 (1-p)/p, c0 = z^2 k VarZ/p^2, clamped at
-    0.
+    0; float64 of the shape of `difference`.
 
     Raises:
         RangeError: as `sampling_intervals`.

@@ -130,7 +130,9 @@ def yield_curve(
     aggregators: int = 1,
     direction: Direction = "up",
 ) -> Floats:
-    """Return for every epsilon the expected yield as a fraction of the cells on the certain side of their threshold.
+    """Return, for every epsilon, the expected yield as a share of the cells on the certain side of their threshold.
+
+    The result is (epsilons,) float64, in 0..1.
 
     Raises:
         RangeError, ShapeError: as `found_probabilities`, or no cell is on that side.

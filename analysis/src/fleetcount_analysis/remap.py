@@ -183,7 +183,7 @@ def checked_prior(prior: ArrayLike) -> Floats:
 
 
 def loss_matrix(loss: Loss, largest_count: int) -> Floats:
-    """Return loss[i, j] for the counts i and answers j in 0..n, from a name or a matrix.
+    """Return loss[i, j] for the counts i and answers j in 0..n, (n+1, n+1) float64, from a name or a matrix.
 
     Raises:
         RangeError: an unknown name, or an entry that is negative or not finite.

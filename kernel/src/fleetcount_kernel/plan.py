@@ -174,7 +174,9 @@ def new_plan(
     vectors = 2 if isinstance(circuit, TwoRoundOneHot) else 1
     length = circuit.measurement_length // vectors
     layout = Layout()
-    heads = {name: _head(prio3, ctx, usage, _common_seed(name, verify_key)) for name, usage in _USAGES.items()}
+    # The seeds that are the same for all reports; the other hashes absorb a seed of each report after the head.
+    seeds = {"query": verify_key, "joint_seed": bytes(SEED_SIZE)}
+    heads = {name: _head(prio3, ctx, usage, seeds.get(name, b"")) for name, usage in _USAGES.items()}
     for name, message in heads.items():
         padded = message + bytes(-len(message) % _WORD_BYTES)
         layout.constant(f"{name}_head", FIELD64.unpack_words(padded))
@@ -201,11 +203,6 @@ def new_plan(
         **layout.places,
     )
     return plan, layout
-
-
-def _common_seed(name: str, verify_key: bytes) -> bytes:
-    """Return the seed of a hash if it is the same for all reports, else b""."""
-    return {"query": verify_key, "joint_seed": bytes(SEED_SIZE)}.get(name, b"")
 
 
 def _head(prio3: Prio3, ctx: bytes, usage: int, seed: bytes) -> bytes:

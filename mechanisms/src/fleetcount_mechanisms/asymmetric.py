@@ -376,8 +376,11 @@ def simulation_only_can_come_from(answer: float, epsilon: float, count: int) -> 
 
 
 def simulation_only_safe_detection(epsilon: float, steps: int) -> float:
-    """Return ALap's probability of finding "safe" with z <= t: 1 - e^(-eps (t-f)), a whole step below AGeo's (k =
-    t+1-f)."""
+    """Return ALap's probability of finding "safe" with z <= t: 1 - e^(-eps (k-1)), k = t+1-f; AGeo's has k for k-1.
+
+    Raises:
+        MechanismError: k is below 1.
+    """
     return -math.expm1(-epsilon * (require_at_least("steps", steps, 1) - 1))
 
 

@@ -107,7 +107,7 @@ def optimal_loss_approximate(epsilon: Fraction, delta_each: Fraction, copies: in
     _require_queries(copies)
     left = 1 - (1 - delta) / (1 - delta_each) ** copies
     if left < 0:
-        raise MechanismError(f"delta is {delta}; it must be at least 1-(1-{delta_each})**{copies}, what all need")
+        raise MechanismError(f"delta is {delta}; it must be at least 1-(1-{delta_each})**{copies}, the delta of all")
     return optimal_loss_repeated(epsilon, copies, left)
 
 

@@ -104,9 +104,9 @@ class Design:
         if self.aggregators > MOST_AGGREGATORS:
             raise MechanismError(f"aggregators is {self.aggregators}, allowed: aggregators <= {MOST_AGGREGATORS}")
         if self.form is AnswerForm.TRUTH and not self.noised:
-            raise MechanismError("a direct release has no noise, allowed: noise; it is all that protects the truth")
+            raise MechanismError("a direct release has no noise, allowed: noise; nothing else protects the truth")
         if isinstance(self.noise, OneSidedNoise) and self.form is not AnswerForm.TRUTH:
-            raise MechanismError(f"one-sided noise is on answers by {self.kind.name}, allowed: on direct counts alone")
+            raise MechanismError(f"one-sided noise is on answers by {self.kind.name}, allowed: only on direct counts")
         if self.zooms is not None:
             self._check_zooms(self.zooms)
 
@@ -115,7 +115,9 @@ class Design:
             raise MechanismError(f"values is {self.values}, allowed: the {zooms.sizes[0]} squares of the zooms' grid")
         require_zooms(self.answer, zooms.count)
         if not self.noised:
-            raise MechanismError(f"zooms is {zooms.count} of exact counts, allowed: 1; anybody can add them up")
+            raise MechanismError(
+                f"zooms is {zooms.count} of exact counts, allowed: 1; a reader can add them up"
+            )
 
     def __getstate__(self) -> dict[str, object]:
         """Return the fields without the cached properties, for sending a design to another process."""
@@ -199,7 +201,7 @@ class Design:
 
     @property
     def exposure(self) -> Fraction:
-        """The chance that what all aggregators together see of a device is its truth: P - Q, p of the die, 1 if direct.
+        """The chance that all aggregators together see a device's truth: P - Q, p of the die, 1 if direct.
 
         q of two coins, 2 keep - 1 of Warner, 1 - flip of Mangat (of one place of a vector), P - Q of k-ary.
         """

@@ -65,11 +65,7 @@ def order_delta(loss: Fraction, order: Fraction | int, epsilon: Fraction) -> Fra
     """
     exact = checked_order(order)
     exponent = (exact - 1) * (loss - epsilon) + exact * near_log(1 - 1 / exact) - near_log(exact - 1)
-    return _exponential(exponent)
-
-
-def _exponential(exponent: Fraction) -> Fraction:
-    """Return e**exponent, or e**-100,000 if that is larger: an upper bound, far below every printed delta."""
+    # An upper bound: e**-100,000 is far below every printed delta, and a smaller exponent would only take longer.
     return near_exp(max(exponent, Fraction(-100_000)))
 
 

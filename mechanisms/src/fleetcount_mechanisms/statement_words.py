@@ -28,10 +28,10 @@ _NO_BOUND: Final = " The odds of any other change have no bound."
 
 
 def plain_sentences(design: Design, views: Sequence[AdversaryView]) -> tuple[str, ...]:
-    """Return what a reader of the release can learn of a device, and what all operators together can.
+    """Return two sentences: what a reader of the release can learn of a device, and what all operators together can.
 
-    `views` are those of a release of the design, or of a window of a question, which has three an adversary: for one
-    answer, one day and all answers. For an adversary that is not among the views there is no sentence.
+    `views` are those of a release of the design, or those of a window of a question, which has three for each
+    adversary: for one answer, one day and all answers. An adversary without a view has no sentence.
     """
     public = [view for view in views if view.adversary == _PUBLIC]
     together = [view for view in views if view.adversary == _TOGETHER]

@@ -15,7 +15,6 @@ DAY_S: Final = 86_400
 MIN_AGGREGATORS: Final = FEWEST_AGGREGATORS
 MAX_AGGREGATORS: Final = MOST_AGGREGATORS
 MIN_OPERATORS: Final = 2
-MAX_HPKE_KEYS: Final = 8
 MIN_BATCH_SIZE: Final = 2
 MAX_TEXT_BYTES: Final = 200
 MAX_ENDPOINT_BYTES: Final = 261
@@ -64,7 +63,7 @@ MAX_SESSIONS_PER_REQUEST: Final = 64
 MAX_KEY_NUMBER: Final = 2**16 - 1
 """How many windows a session has keys for; then the device opens another one."""
 MAX_KEYS_AHEAD: Final = 256
-"""How far an aggregator derives beyond what it holds: 0.4 ms at most, as much as checking a few signatures."""
+"""Most keys that an aggregator derives past its chain's last: 0.4 ms at most, as much as checking a few signatures."""
 MAX_KEPT_WINDOW_KEYS: Final = 64
 """Window keys of one session that an aggregator keeps open below the number its chain has reached."""
 

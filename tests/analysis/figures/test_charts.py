@@ -199,7 +199,7 @@ def test_outlines_keep_north_up_and_the_width_of_degrees() -> None:
 
 
 def test_an_outline_that_is_none_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"outline 'POINT\(1 1\)' is no polygon and no line"):
+    with pytest.raises(ValueError, match=r"outline 'POINT\(1 1\)' is neither a polygon nor a line"):
         Outlines.of(["POINT(1 1)"], "m")
 
 

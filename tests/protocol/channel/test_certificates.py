@@ -103,7 +103,7 @@ def test_a_leaf_ends_with_its_authority_at_the_latest() -> None:
     leaf = short.issue(Purpose.DEVICE, P256.public_key(), "d-1", validity=timedelta(days=30), now=NOW)
 
     assert leaf.not_valid_after_utc == short.certificate.not_valid_after_utc
-    with pytest.raises(UsageError, match="the authority ended"):
+    with pytest.raises(UsageError, match="the authority expired"):
         short.issue(Purpose.DEVICE, P256.public_key(), "d-1", validity=timedelta(days=30), now=NOW + timedelta(days=10))
 
 
@@ -309,7 +309,7 @@ def test_impossible_hosts_are_refused(host: str) -> None:
 
 
 def test_aggregator_id_must_be_a_dns_name() -> None:
-    with pytest.raises(UsageError, match="cannot stand in a certificate"):
+    with pytest.raises(UsageError, match="cannot be a DNS name in a certificate"):
         FLEET.issue_aggregator("127.0.0.1", [], NOW)
 
 

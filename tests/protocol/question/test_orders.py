@@ -238,7 +238,7 @@ def test_a_start_is_the_leaders_for_a_question_that_is_counted_from_submission()
         verify_order(signed_start(position=1), SUBMITTED)
     with pytest.raises(SignatureError, match="signature of alpha"):
         verify_order(sign_order(signed_start().order, signing_key(1)), SUBMITTED)
-    with pytest.raises(QuestionError, match="has fixed times; no start is given to it"):
+    with pytest.raises(QuestionError, match="has fixed times, allowed: no start"):
         verify_order(sign_order(start_order(QUESTION, FIRST), signing_key(0)), QUESTION)
     with pytest.raises(QuestionError, match="has fixed times"):
         started_question(QUESTION, [start_order(QUESTION, FIRST)])

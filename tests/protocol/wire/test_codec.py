@@ -52,10 +52,10 @@ def refused(codec: Any, data: Any, words: str) -> None:
 @pytest.mark.parametrize(
     ("own", "words"),
     [
-        ({}, "reason is .*str.*, to which None is no bound"),
-        ({"reason": Size(1, 9)}, "reason is .*str.*, to which Size.* is no bound"),
-        ({"reason": Count(1, 9)}, "reason is .*str.*, to which Count.* is no bound"),
-        ({"reason": Label(1, 9), "window_id": Range(0, 1)}, "window_id is .*WindowId.*, to which Range.* is no bound"),
+        ({}, "reason is .*str.*, which None does not bound"),
+        ({"reason": Size(1, 9)}, "reason is .*str.*, which Size.* does not bound"),
+        ({"reason": Count(1, 9)}, "reason is .*str.*, which Count.* does not bound"),
+        ({"reason": Label(1, 9), "window_id": Range(0, 1)}, "window_id is .*WindowId.*, which Range.* does not bound"),
         ({"reason": Label(1, 9), "why": Label(1, 9)}, "bounds of Abort: no field corresponds to why"),
     ],
 )
@@ -68,7 +68,7 @@ def test_bytes_and_tuples_need_a_bound() -> None:
     for missing in ("set_digest", "rejections"):
         whole: dict[str, Any] = {**STATUS_BOUNDS, "state": Label(1, 9), "set_digest": Size(0, 32)}
         del whole[missing]
-        with pytest.raises(TypeError, match=f"{missing.replace('_', '.')} is .*None is no bound"):
+        with pytest.raises(TypeError, match=f"{missing.replace('_', '.')} is .*None does not bound"):
             shape(peer_pb2.GetStatusResponse, Status, {Status: whole})
 
 

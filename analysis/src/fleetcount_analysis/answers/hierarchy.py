@@ -122,7 +122,10 @@ def even_variances(pyramid: Pyramid, rho: Fraction) -> tuple[Fraction, ...]:
 
 
 def consistent_variances(pyramid: Pyramid, variances: Sequence[float]) -> tuple[Floats, ...]:
-    """Return the variances of the consistent counts of every level, for noise of the given variances; without data."""
+    """Return the variances of the consistent counts, (cells,) float64 a level, for these variances of the noise.
+
+    `variances` has one number for each level; no data is needed.
+    """
     return tuple(_Upward(pyramid, variances).down([np.zeros(size) for size in pyramid.sizes])[1])
 
 
@@ -212,7 +215,7 @@ class _Upward:
             self._spread[number] = self._own[number] * variances[number]
 
     def down(self, opened: Sequence[Floats]) -> tuple[list[Floats], list[Floats]]:
-        """Return the consistent estimates of every level and their variances."""
+        """Return the consistent estimates and their variances, each (cells,) float64 a level."""
         upward, sums = [np.array(one) for one in opened], [np.zeros(0) for _ in self._share]
         for number in range(len(self._share) - 1, -1, -1):
             sums[number] = _summed(self._pyramid.parents[number], upward[number + 1])
@@ -227,7 +230,7 @@ class _Upward:
         return estimates, variances
 
     def weights(self, number: int, cell: int) -> list[Floats]:
-        """Return the weight of every count of every level in the estimate of one cell.
+        """Return the weight of every count in the estimate of one cell, (cells,) float64 a level.
 
         Unrolled: h = z + sum over ancestors a of c_a w_a (y_a - sum z_children(a)), c the product of the shares r.
         """

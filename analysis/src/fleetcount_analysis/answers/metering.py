@@ -165,7 +165,10 @@ def _possible(seen: Sequence[int], reaches: Sequence[int], least: int) -> NDArra
 
 
 def share_prior(x: NDArray[np.int64], y: NDArray[np.int64], prior: float, weight: int) -> Floats:
-    """Return log P[y | x] with a share that is Beta(weight prior, weight (1 - prior)); -inf for y above x."""
+    """Return log P[y | x] with a share that is Beta(weight prior, weight (1 - prior)), float64; -inf for y above x.
+
+    `x` and `y` are counts, broadcast.
+    """
     a, b = weight * prior, weight * (1 - prior)
     rest = np.maximum(x - y, 0)
     choose = scipy.special.gammaln(x + 1.0) - scipy.special.gammaln(y + 1.0) - scipy.special.gammaln(rest + 1.0)

@@ -38,11 +38,11 @@ class NoiseTotal(Protocol):
         ...
 
     def log_mass(self, z: Integers) -> Floats:
-        """Return log P[Z = z]."""
+        """Return log P[Z = z] for every z, float64 of the same shape."""
         ...
 
     def upper_tail(self, at_least: Integers) -> Floats:
-        """Return P[Z >= m] for every m."""
+        """Return P[Z >= m] for every m, float64 of the same shape."""
         ...
 
     def central_reach(self, tail: float) -> int:

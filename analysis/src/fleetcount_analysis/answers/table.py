@@ -92,7 +92,7 @@ class QuestionTable:
 
     @property
     def devices(self) -> Integers:
-        """The noised number of devices of every window: the sum of all outputs, or the participation bit; else 0."""
+        """The noised number of devices, (W,) int64: the sum of all outputs, or the participation bit; else 0."""
         if self.design.outputs is Outputs.CELLS:
             return np.zeros(self.windows.shape, dtype=np.int64)
         whole = self.design.outputs is Outputs.ALL

@@ -61,7 +61,7 @@ class Outlines:
         """
         odd = next((text for text in texts if not text.startswith((_AREA, _LINE))), None)
         if odd is not None:
-            raise ValueError(f"outline {odd[:40]!r} is no polygon and no line")
+            raise ValueError(f"outline {odd[:40]!r} is neither a polygon nor a line")
         counts = [text.count(",") + 1 for text in texts]
         corners = np.array(_NO_NUMBER.sub(" ", " ".join(texts)).split(), dtype=np.float64).reshape(sum(counts), 2)
         shapes = np.split(corners, np.cumsum(counts)[:-1])

@@ -173,15 +173,11 @@ def neighbouring_truths(question: AuditedDesign, relation: str) -> list[Audience
         return [pair for pair in pairs if _places_apart(pair) == 1]
     if relation == Relation.ONE_SIDED.value:
         noise = question.design.noise
-        down = isinstance(noise, OneSidedNoise) and noise.direction == "down"
-        return [(one, other) for one, other in pairs if _loses_one(*((other, one) if down else (one, other)))]
+        sign = -1 if isinstance(noise, OneSidedNoise) and noise.direction == "down" else 1
+        # One place differs: it is 1 in `one` and 0 in `other`, or the reverse under noise at or below the count.
+        return [pair for pair in pairs if _places_apart(pair) == 1 and sign * (sum(pair[0]) - sum(pair[1])) > 0]
     raise ScenarioError(f"a statement is about {relation!r} neighbours, which the audit does not know")
 
 
 def _places_apart(pair: Audience) -> int:
     return sum(one != other for one, other in zip(*pair, strict=True))
-
-
-def _loses_one(one: DeviceTruth, other: DeviceTruth) -> bool:
-    """Return whether `other` is `one` with exactly one 1 changed to 0."""
-    return _places_apart((one, other)) == 1 and sum(one) > sum(other)

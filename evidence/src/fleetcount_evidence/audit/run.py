@@ -20,7 +20,6 @@ from fleetcount_evidence.audit.questions import AuditedDesign, neighbouring_trut
 from fleetcount_evidence.audit.releases import draw_releases
 from fleetcount_evidence.audit.views import observation_of, outcome_count, outcomes
 
-LEAST_TRIALS: Final = 1000
 _JOB: Final = 40_000
 _CHUNK: Final = 10_000
 _LEAST_A_TRUTH: Final = 20
@@ -104,7 +103,7 @@ class _Job:
 def run_audit(
     asked: Sequence[AuditedDesign], trials: int, *, draws: int, processes: int | None = None, step: Step
 ) -> Audit:
-    """Attack every line of the questions' statements with `trials` releases in all, and check noise and reading.
+    """Return an audit: every line of the questions' statements attacked, with `trials` releases in all, and all checks.
 
     Each law of noise is checked on `draws` draws; None for `processes` is one a core, 1 is this process alone. A
     question with a broken line is attacked once more with fresh trials, and only the second result counts: at 0.1 %

@@ -29,7 +29,7 @@ class Bucket:
 
 
 def round_robin(counts: Sequence[int], size: Size) -> list[Bucket]:
-    """Deal the records to the buckets of one size, one after the other ([INF, section 4.1]).
+    """Return the buckets of one size, with the records dealt to them one after the other ([INF, section 4.1]).
 
     One pointer runs over all values. If it started again for each value, the first buckets would get too many records.
     A bucket has each value floor(o_i/b) or ceil(o_i/b) times.
@@ -50,7 +50,7 @@ def round_robin(counts: Sequence[int], size: Size) -> list[Bucket]:
 
 
 def two_size_partition(values: SensitiveValues, small: Size, large: Size) -> tuple[list[int], list[int]]:
-    """Split the records between two sizes by moving surplus upwards ([INF, section 4.3]).
+    """Return, for the small and for the large size, how many records of each value go into it ([INF, section 4.3]).
 
     The small buckets first get u_i1 = min(o_i, a_i1) records of every value; the surplus moves to the large ones, value
     by value, at most u_i2 = min(o_i, a_i2) of each.

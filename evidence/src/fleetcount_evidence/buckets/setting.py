@@ -92,7 +92,11 @@ def linear_thresholds(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """`buckets` buckets (b_j >= 1) of `size` records each (S_j >= 1)."""
+    """`buckets` buckets (b_j >= 1) of `size` records each (S_j >= 1).
+
+    Raises:
+        RangeError: either is below 1.
+    """
 
     size: int
     buckets: int
@@ -116,7 +120,11 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class BucketSetting:
-    """Buckets of one or more sizes, sizes ascending and distinct ([INF, section 3.4])."""
+    """Buckets of one or more sizes ([INF, section 3.4]).
+
+    Raises:
+        ShapeError: there is no size, or the sizes are not ascending and distinct.
+    """
 
     sizes: tuple[Size, ...]
 

@@ -100,7 +100,7 @@ def _close(expected: int | Fraction, computed: float | Fraction) -> bool:
 
 
 def check_group(name: str, content: object) -> GroupResult:
-    """Recompute one group of a golden file and compare.
+    """Return the verdict on one group of a golden file, recomputed and compared.
 
     Decimals in `content` must have been parsed to exact Fractions, those that cannot be judged to `Beyond`: they, a
     group this version does not know, and arguments that a public function refuses are differences.

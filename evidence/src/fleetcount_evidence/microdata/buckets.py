@@ -40,7 +40,7 @@ def find_buckets(domain: SensitiveDomain, request: PublicationRequest) -> list[B
     except UnsatisfiableError as error:
         # `optimal` alone can get here: its solver computes with floats and can return an invalid setting.
         raise NoOptimumError(
-            f"algorithm {request.algorithm.value!r} found a setting that does not hold exactly; take 'multi-size'"
+            f"algorithm {request.algorithm.value!r} found a setting that is not valid; take 'multi-size'"
         ) from error
 
 

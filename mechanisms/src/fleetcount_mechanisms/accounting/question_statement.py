@@ -64,14 +64,11 @@ def question_views(design: Design, shape: ScheduleShape, delta: Fraction) -> tup
     once = shape.units == (1,) and shape.levels == 1
     if once and (delta == STATED_DELTA or not isinstance(design.noise, GaussianNoise)):
         return design.views()
-    views = (view for audience in _audiences(design) for view in _lines(audience, design, shape, delta))
-    return tuple(view for view in views if not once or view.neighbours == NEIGHBOURS[0])
-
-
-def _audiences(design: Design) -> tuple[AdversaryView, ...]:
-    # What an audience sees depends on whether there is noise, not on its law.
+    # The audiences of Gaussian noise are those of two-sided noise: they depend on whether there is noise, not its law.
     noise = TwoSidedNoise(Fraction(1)) if isinstance(design.noise, GaussianNoise) else design.noise
-    return views_of(design.answer, noise, design.aggregators)
+    audiences = views_of(design.answer, noise, design.aggregators)
+    views = (view for audience in audiences for view in _lines(audience, design, shape, delta))
+    return tuple(view for view in views if not once or view.neighbours == NEIGHBOURS[0])
 
 
 def _lines(audience: AdversaryView, design: Design, shape: ScheduleShape, delta: Fraction) -> Iterator[AdversaryView]:
@@ -276,14 +273,11 @@ def _collusion_words(design: Design, shape: ScheduleShape, delta: Fraction) -> s
     if rate == 1:
         return f"If {everybody} collude, they see every answer."
     units = len(shape.units)
+    share = f"{rate.numerator} answer{'s' * (rate.numerator > 1)} in {rate.denominator}"
     return (
-        f"If {everybody} collude, they see {_share(rate)} on average: none at all with probability "
+        f"If {everybody} collude, they see {share} on average: none at all with probability "
         f"{_chance_down((1 - rate) ** units)}, every one with probability {_chance(chance_of_all(rate, units))}."
     )
-
-
-def _share(rate: Fraction) -> str:
-    return f"{rate.numerator} answer{'s' * (rate.numerator > 1)} in {rate.denominator}"
 
 
 def _chance_down(chance: Fraction) -> str:

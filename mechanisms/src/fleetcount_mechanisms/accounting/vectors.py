@@ -287,7 +287,7 @@ class LossBudget:
         low, high = 2, _ORDERS_TRIED
         while low < high:
             middle = (low + high) // 2
-            here, next_one = (_affordable(epsilon, delta, order) for order in (middle, middle + 1))
+            here, next_one = ((epsilon - entry_price(order, delta)) / order for order in (middle, middle + 1))
             low, high = (middle + 1, high) if next_one > here else (low, middle)
         return cls(epsilon=epsilon, delta=delta, orders=(low,))
 
@@ -333,7 +333,3 @@ class LossBudget:
     def _require_orders(self, total: LossVector) -> None:
         if total.orders != self.orders:
             raise MechanismError(f"orders are {total.orders}, allowed: those of the budget, {self.orders}")
-
-
-def _affordable(epsilon: Fraction, delta: Fraction, order: int) -> Fraction:
-    return (epsilon - entry_price(order, delta)) / order

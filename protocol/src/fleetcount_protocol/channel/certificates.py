@@ -155,7 +155,7 @@ class CertificateAuthority:
         """
         names = [_general_name(one) for one in dict.fromkeys((name, *hosts))]
         if not isinstance(names[0], x509.DNSName):
-            raise UsageError(f"{name!r} cannot stand in a certificate as a DNS name")
+            raise UsageError(f"{name!r} cannot be a DNS name in a certificate")
         try:
             UserName(name)
         except DecodeError as error:
@@ -163,7 +163,7 @@ class CertificateAuthority:
         start = _start(now)
         end = min(start + validity, self.certificate.not_valid_after_utc)
         if end <= start + _BACKDATING:
-            raise UsageError(f"the authority ended at {end:%Y-%m-%dT%H:%M:%SZ}; make a new one")
+            raise UsageError(f"the authority expired at {end:%Y-%m-%dT%H:%M:%SZ}; make a new one")
         authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.private_key.public_key())
         builder = (
             _builder(_common_name(name), self.certificate.subject, key, (start, end))

@@ -37,7 +37,8 @@ def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -
     walk = question.drill_down
     if walk is not None and walk.step_of(index):
         domain = candidates(survivors, walk, walk.step_of(index))
-        return _window(window_fields(question, question.question_id, index, domain))
+        of = window_fields(question, question.question_id, index, domain)
+        return Window(**{one.name: getattr(of, one.name) for one in fields(WindowFields)})
     if survivors:
         raise UsageError(f"window {index} follows no step of a drill-down, allowed: no survivors")
     ref = window_ref(question, question.question_id, index)
@@ -49,10 +50,6 @@ def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -
     before, behind = question.shared_bytes
     window.__dict__["canonical"] = window_label(ref) + before + encode_times(window) + behind
     return window
-
-
-def _window(of: WindowFields) -> Window:
-    return Window(**{one.name: getattr(of, one.name) for one in fields(WindowFields)})
 
 
 def window_verify_key(seed: bytes, window_id: WindowId) -> bytes:

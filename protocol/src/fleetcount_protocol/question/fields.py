@@ -115,7 +115,11 @@ class Schedule:
         return self.first + index * self.every_s
 
     def closes(self, index: int) -> int:
-        """Return when the last round of a window closes, Unix seconds; raises as `opens`."""
+        """Return when the last round of a window closes, Unix seconds.
+
+        Raises:
+            QuestionError: as `opens`.
+        """
         return self.opens(index) + self.round_one_s + self.round_two_s
 
     @property
@@ -202,7 +206,11 @@ _SHARED: Final = (
 
 
 def window_times(schedule: Schedule, index: int) -> dict[str, int]:
-    """Return the four times of a window, Unix seconds, by the names of its fields; raises as `Schedule.opens`."""
+    """Return the four times of a window, Unix seconds, by the names of its fields.
+
+    Raises:
+        QuestionError: as `Schedule.opens`.
+    """
     opens, closes = schedule.opens(index), schedule.closes(index)
     return {
         "round_one_opens": opens,

@@ -81,7 +81,10 @@ def decode_key_list(data: bytes) -> KeyList:
     reader = Reader(data, "key list", MAX_KEY_LIST_BYTES)
     reader.expect(KEY_LIST_LABEL)
     aggregator_id, issued_at = AggregatorId(reader.text(1, 32)), reader.uint(8)
-    keys = tuple(_read_listed(reader) for _ in range(reader.count(1, 1, MAX_LISTED_KEYS)))
+    keys = tuple(
+        ListedKey(key=read_key(reader), not_before=reader.uint(8), not_after=reader.uint(8))
+        for _ in range(reader.count(1, 1, MAX_LISTED_KEYS))
+    )
     reader.finish()
     try:
         return KeyList(aggregator_id=aggregator_id, issued_at=issued_at, keys=keys)
@@ -159,7 +162,3 @@ def key_for(key_list: KeyList, opens: int, closes: int) -> HpkeKey:
             f"of its keys is valid until {last}"
         )
     return max(fitting, key=lambda one: (one.not_before, one.key.key_id)).key
-
-
-def _read_listed(reader: Reader) -> ListedKey:
-    return ListedKey(key=read_key(reader), not_before=reader.uint(8), not_after=reader.uint(8))

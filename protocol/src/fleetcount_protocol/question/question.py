@@ -309,7 +309,7 @@ class Question(QuestionFields):
             QuestionError: its times are fixed, it has another start already, or the start is outside the signed limits.
         """
         if self.schedule.submission is None:
-            raise QuestionError(f"question {self.name!r} has fixed times; no start is given to it")
+            raise QuestionError(f"question {self.name!r} has fixed times, allowed: no start")
         if self.schedule.first not in (None, start):
             raise QuestionError(f"start of the question is {start}, it started at {self.schedule.first} already")
         return replace(self, schedule=replace(self.schedule, first=start))

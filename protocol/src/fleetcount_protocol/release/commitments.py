@@ -79,7 +79,11 @@ def set_root(window_id: WindowId, leaves: bytes) -> Digest:
 
 
 def set_digest(window_id: WindowId, items: Iterable[tuple[ReportId, Digest]]) -> Digest:
-    """Return the digest of a set of reports of a window, in any order; raises as `leaf_digests`."""
+    """Return the digest of a set of reports of a window, in any order.
+
+    Raises:
+        UsageError: as `leaf_digests`.
+    """
     return set_root(window_id, leaf_digests(window_id, items))
 
 

@@ -76,7 +76,7 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
         "format": FORMAT,
         "window_id": record.window_id.hex(),
         "released_at": record.released_at,
-        "released_at_utc": _utc(record.released_at),
+        "released_at_utc": datetime.fromtimestamp(record.released_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "level": str(record.level),
         "participants_at_least": record.participants_at_least,
         **_readable_window(record),
@@ -138,10 +138,6 @@ def _readable_view(view: AdversaryView) -> dict[str, str | None]:
         "neighbours": view.neighbours,
         "sentence": view.sentence,
     }
-
-
-def _utc(time: int) -> str:
-    return datetime.fromtimestamp(time, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _parse(text: str) -> dict[str, Any]:

@@ -126,7 +126,11 @@ def check_bits_fit(field: PrimeField, maximum: int) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BitVector:
-    """The common part of circuits with the bit check: `length` entries, `chunk_length` products in each gadget call."""
+    """The common part of circuits with the bit check: `length` entries, `chunk_length` products in each gadget call.
+
+    Raises:
+        UsageError: a length or a chunk length outside 1..2**24.
+    """
 
     field: PrimeField = FIELD128
     length: int
@@ -171,6 +175,9 @@ class SumVec(BitVector):
     """A vector of numbers 0..max_measurement; the result is their sum, place by place (draft, section 7.4.3).
 
     `chunk_length` products share one gadget call; about the square root of length * bits makes the proof shortest.
+
+    Raises:
+        UsageError: a length, a chunk length or a maximum out of range, or a maximum whose bits do not fit the field.
     """
 
     max_measurement: int
@@ -193,7 +200,11 @@ class SumVec(BitVector):
         return self.length * self.bits
 
     def encode(self, measurement: Sequence[int]) -> list[int]:
-        """Return the bits of all entries, one entry after the other."""
+        """Return the bits of all entries, one entry after the other.
+
+        Raises:
+            UsageError: another number of entries, or an entry outside 0..max_measurement.
+        """
         check_size("the measurement", measurement, self.length)
         return [bit for entry in measurement for bit in encode_in_range(int(entry), self.max_measurement)]
 
@@ -247,6 +258,9 @@ class TwoRoundOneHot:
     """Two one-hot vectors of `length` = V + 1, equal or the first on 0; the result is the sum of r2 - r1 on 1..V.
 
     The sums of each round (S1, S2) are never outputs.
+
+    Raises:
+        UsageError: a length below 2 or above 2**24.
     """
 
     field: PrimeField = FIELD64
@@ -314,7 +328,11 @@ class TwoRoundOneHot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OneHot:
-    """One one-hot vector of `length` = V + 1; the result is the count of each place, 0 included."""
+    """One one-hot vector of `length` = V + 1; the result is the count of each place, 0 included.
+
+    Raises:
+        UsageError: a length below 2 or above 2**24.
+    """
 
     field: PrimeField = FIELD64
     length: int

@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 from fleetcount_protocol.errors import UsageError, VerificationFailed
 from fleetcount_protocol.vdaf.field import (
-    EvaluationDomain,
     PrimeField,
     double_values,
     evaluation_domain,
@@ -251,7 +250,9 @@ class Flp:
         outputs = circuit.evaluate(measurement, joint_rand, shares_inverse, recorder)
         # Random weights, so that wrong outputs do not cancel; the product ends with the outputs, before the point.
         reduced = outputs[0] if len(outputs) == 1 else field.inner_product(query_rand, outputs)
-        wires = _wires_at(wire_domain, recorder.rows, point)
+        # The values of a wire polynomial after the last call are zero.
+        coefficients = wire_domain.lagrange_coefficients(point)
+        wires = [field.inner_product(coefficients, column) for column in zip(*recorder.rows, strict=True)]
         gadget_domain = evaluation_domain(field, len(values))
         return [reduced, *wires, field.inner_product(gadget_domain.lagrange_coefficients(point), values)]
 
@@ -286,12 +287,6 @@ def _stretch(field: PrimeField, values: list[int], size: int) -> list[int]:
     while len(values) < size:
         values = double_values(field, values)
     return values
-
-
-def _wires_at(domain: EvaluationDomain, rows: Sequence[Sequence[int]], point: int) -> list[int]:
-    """Return every wire polynomial at the point; the values after the last call are zero."""
-    coefficients = domain.lagrange_coefficients(point)
-    return [domain.prime_field.inner_product(coefficients, column) for column in zip(*rows, strict=True)]
 
 
 def _check_length(what: str, vector: Sequence[int], length: int) -> None:

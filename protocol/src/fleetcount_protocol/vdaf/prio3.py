@@ -138,8 +138,13 @@ class Prio3:
         return SEED_SIZE * self.shares if self.uses_joint_rand else 0
 
     def input_share_size(self, aggregator: int) -> int:
-        """The input share of an aggregator, 0..shares-1 (0 is the leader)."""
-        self._check_aggregator(aggregator)
+        """Return the size in bytes of the input share of an aggregator, 0..shares-1 (0 is the leader).
+
+        Raises:
+            UsageError: the aggregator is not in this range.
+        """
+        if not 0 <= aggregator < self.shares:
+            raise UsageError(f"the aggregator is {aggregator}, not 0..{self.shares - 1}")
         blind = SEED_SIZE if self.uses_joint_rand else 0
         return (self._explicit_size if aggregator == 0 else SEED_SIZE) + blind
 
@@ -389,10 +394,6 @@ class Prio3:
         return verifiers
 
     # Decoding.
-
-    def _check_aggregator(self, aggregator: int) -> None:
-        if not 0 <= aggregator < self.shares:
-            raise UsageError(f"the aggregator is {aggregator}, not 0..{self.shares - 1}")
 
     def _decode_parts(self, public_share: bytes) -> list[bytes]:
         if len(public_share) != self.public_share_size:

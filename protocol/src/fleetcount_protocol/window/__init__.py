@@ -1,1 +1,1 @@
-"""The counting question: what it is, when it may be asked, its bytes and its signatures."""
+"""The window, one counting question: its fields, the rules for them, its bytes and its signatures."""

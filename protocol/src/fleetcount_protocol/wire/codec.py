@@ -247,7 +247,7 @@ def _field(name: str, kind: Any, bound: Bound | None, described: Any, bounds: Bo
         return _optional(_field(name, get_args(kind)[0], bound, described, bounds))
     found = _plain(kind, described, bounds) if bound is None else _bounded(what, kind, bound, described)
     if found is None:
-        raise TypeError(f"{name} is {kind!r}, to which {bound!r} is no bound")
+        raise TypeError(f"{name} is {kind!r}, which {bound!r} does not bound")
     return found
 
 
@@ -308,7 +308,7 @@ def _optional(part: _Field) -> _Field:
 def _parts(what: str, kind: Any, bound: Bound | None, described: Any, bounds: Bounds) -> _Field:
     """Return the conversion of a tuple: to a repeated field, or of ids of one size to one field of bytes."""
     if not isinstance(bound, Count):
-        raise TypeError(f"{what} is a tuple, to which {bound!r} is no bound")
+        raise TypeError(f"{what} is a tuple, which {bound!r} does not bound")
     [each, *rest] = get_args(kind)
     if rest != [Ellipsis]:
         raise TypeError(f"{what} is a tuple of parts of several types")

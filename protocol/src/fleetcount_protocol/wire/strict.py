@@ -89,7 +89,7 @@ class Frame:
             kind = FieldDescriptor.TYPE_MESSAGE if one.name in columns else one.type
             largest, read = _LARGEST.get(kind, 0), _READ.get(kind)
             if (not largest and read is None) or (one.is_repeated and one.name not in most):
-                raise TypeError(f"{described.name}.{one.name} has a type or repeats as no field of ours does")
+                raise TypeError(f"{described.name}.{one.name} has an unsupported type or repeats without a limit")
             bound = most[one.name] if one.is_repeated else 1
             self._fields[one.number << 3 | (0 if largest else _LENGTH)] = _Field(
                 one.name, bound, one.is_repeated, largest, read

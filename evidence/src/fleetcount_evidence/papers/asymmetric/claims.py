@@ -143,10 +143,6 @@ def _integral(function: Callable[[float], float], end: float) -> float:
     return float(integrate.quad(function, 0, end)[0])
 
 
-def _not_at(place: str) -> Callable[[Trip], bool]:
-    return lambda trip: place not in trip
-
-
 def _policies(catalogue: Catalogue) -> None:
     places = ("A", "B")
 
@@ -157,7 +153,7 @@ def _policies(catalogue: Catalogue) -> None:
         return sanitized_law(Q, 2, counts(database), (1, 1))
 
     vector = vector_place_policy(places)
-    either = OrPolicy(may_leak=tuple(_not_at(place) for place in places))
+    either = OrPolicy(may_leak=vector.may_leak)
     moves = {name: monotonicity(counts, policy, TRIPS, 2) for name, policy in (("or", either), ("v", vector))}
     named = {name: ", ".join(move.value for move in found) for name, found in moves.items()}
     both = Intersection(parts=tuple(place_policy(place) for place in places))

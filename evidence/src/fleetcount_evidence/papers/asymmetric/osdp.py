@@ -88,7 +88,8 @@ def osdp_revealing_law(
     Raises:
         MechanismError: keep is not in (0, 1].
     """
-    _require_ratio(keep)
+    if not 0 < keep <= 1:
+        raise MechanismError(f"e^-eps is {keep}; it must be in (0, 1]")
     hidden: dict[RecordT | None, Fraction] = {None: Fraction(1)}
     return {
         record: {record: 1 - keep, None: keep} if record in policy.non_sensitive else dict(hidden) for record in domain
@@ -138,8 +139,3 @@ def _require_one_sided(false_alarm: float, detection: float, steps: int) -> None
         raise MechanismError(
             f"alpha {false_alarm}, beta {detection}, steps {steps}: need alpha in [0, 1], beta in (0, 1] and steps >= 1"
         )
-
-
-def _require_ratio(keep: Fraction) -> None:
-    if not 0 < keep <= 1:
-        raise MechanismError(f"e^-eps is {keep}; it must be in (0, 1]")

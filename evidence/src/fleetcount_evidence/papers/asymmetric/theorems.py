@@ -152,15 +152,12 @@ def _blowfish(catalogue: Catalogue) -> None:
     risks = [worst_case_risk(law, secret) for secret in (_at_a, _not_at_a)]
     ours = f"printed: eps < {premise:.3f}; with ln(beta / alpha): holds for {sum(as_proved)} graphs"
     catalogue.fact("ADP-III.2-graph", ours, holds=premise > 0, graphs=len(graphs))
-    catalogue.fact("ADP-III.2-risk", _risks(risks), holds=risks == [None, None], loss=loss)
+    shown = ", ".join("unbounded" if risk is None else str(risk) for risk in risks)
+    catalogue.fact("ADP-III.2-risk", shown, holds=risks == [None, None], loss=loss)
 
 
 def _not_at_a(trip: Trip) -> bool:
     return "A" not in trip
-
-
-def _risks(risks: Sequence[Fraction | None]) -> str:
-    return ", ".join("unbounded" if each is None else str(each) for each in risks)
 
 
 def _one_sided_privacy(catalogue: Catalogue) -> None:
