@@ -51,14 +51,14 @@ class RelayReadiness(Collector):
         """Return every check, always all of them and in this order."""
         now = time.time()
         complaints = [self._conditions.complaint(_AGGREGATOR, name) for name in self._forwarders]
-        told = "; ".join(f"{name}: {one}" for name, one in zip(self._forwarders, complaints, strict=True) if one)
+        reasons = "; ".join(f"{name}: {one}" for name, one in zip(self._forwarders, complaints, strict=True) if one)
         problems = {
             "serving": "the process ends: calls under way are finished, none is begun" if self.is_draining else "",
             "certificate": ended(self._ends, now),
             "deny_list": "there is none that has not ended" if self._denials.is_stale(now) else "",
         }
         found = [Check(name=name, ok=not problem, reason=problem) for name, problem in problems.items()]
-        return [*found, Check(name="aggregators", ok="" in complaints, reason=told)]
+        return [*found, Check(name="aggregators", ok="" in complaints, reason=reasons)]
 
     def is_ready(self) -> bool:
         """Return whether every check holds."""

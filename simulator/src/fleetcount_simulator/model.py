@@ -1,7 +1,7 @@
 """The values and protocols of a study: question, population, mechanism, faults, attackers, case, outcome.
 
 All other modules of this package make or read these; nothing here draws, counts, reads a file or a clock. NumPy arrays
-are int64, and nobody changes one after handing it over.
+are int64, and no function changes an array after passing it on.
 """
 
 from collections.abc import Mapping, Sequence

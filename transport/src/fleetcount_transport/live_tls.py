@@ -91,7 +91,7 @@ class LiveTls:
         Every caller must be certified by `authorities`.
         """
 
-        def told(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
+        def configuration(files: TlsFiles) -> grpc.ServerCertificateConfiguration:
             pair = (files.private_key, files.certificate)
             return grpc.ssl_server_certificate_configuration([pair], root_certificates=authorities)
 
@@ -109,8 +109,8 @@ class LiveTls:
                 if files is in_use:
                     return None
                 in_use = files
-            return told(files)
+            return configuration(files)
 
         # The library documents None as "unchanged"; its types do not have it.
         ask = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed)
-        return grpc.dynamic_ssl_server_credentials(told(in_use), ask, require_client_authentication=True)
+        return grpc.dynamic_ssl_server_credentials(configuration(in_use), ask, require_client_authentication=True)

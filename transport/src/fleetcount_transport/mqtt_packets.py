@@ -88,7 +88,7 @@ class PacketReader:
             )
         if first & 0xF0 == _PUBLISH:
             if first & 0x06 > 2:
-                raise ViolationError("the broker sent a message with QoS above 1, which nobody asked for")
+                raise ViolationError("the broker sent a message with QoS above 1, the highest that was subscribed with")
             shortest, longest = 3, self._most - head
         elif first in _LENGTHS:
             shortest, longest = _LENGTHS[first]

@@ -37,12 +37,6 @@ def guess_bound(design: Design, noises: int, questions: int = 1, candidates: int
 
 
 def _bound(loss: float, relation: Relation, candidates: int) -> float:
-    return _one_sided(loss) if relation is Relation.ONE_SIDED else _two_sided(loss, candidates)
-
-
-def _two_sided(loss: float, candidates: int) -> float:
+    if relation is Relation.ONE_SIDED:
+        return 1 - math.exp(-loss) / 2
     return 1 / (1 + (candidates - 1) * math.exp(-loss))
-
-
-def _one_sided(loss: float) -> float:
-    return 1 - math.exp(-loss) / 2

@@ -101,15 +101,10 @@ def _average_row(
         averages += generator.binomial(count, law.hit, _AVERAGES)
         averages += summed_noise(case.design.noise, case.aggregators, _AVERAGES, generator)
     measured = _deviation(averages / questions / law.hit)
-    theory = _one_error(case, count) / math.sqrt(questions)
+    theory = predicted_sd(case.design, count, case.population.devices) / math.sqrt(questions)
     return finding(
         attacker, "error_of_average", f"value {value}, {count} devices", measured, theory=theory, questions=questions
     )
-
-
-def _one_error(case: Case, count: int) -> float:
-    """Return the standard deviation of one estimate."""
-    return predicted_sd(case.design, count, case.population.devices)
 
 
 def _deviation(values: NDArray[np.float64]) -> Measured:

@@ -45,7 +45,7 @@ HIDES: Final = ("answer", "day", "question", "home")
 _MOST_PLACES: Final = 50
 _DRAWN_AT_ONCE: Final = 1 << 21
 _STEPS: Final = 8
-"""After about so many numbers of windows, each twice the one before, the guesses of a question are counted."""
+"""Guesses are counted after about this many numbers of windows, each twice the one before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +128,9 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
     made: list[Row] = []
     for end, right in zip(_ends(ways), played.right, strict=True):
         hidden = int(ways.hidden[: end + 1].sum())
-        bound = _guess_bound(min(epsilon, _loss(case, ways, end + 1, delta)), float(delta), len(ways.values))
+        loss = min(epsilon, _loss(case, ways, end + 1, delta))
+        others = (len(ways.values) - 1) * math.exp(-loss)
+        bound = min(1.0, (1 + float(delta) * others) / (1 + others))
         theory = _best_rate(case, hidden, played.honest) if len(ways.values) == 2 else None
         measured = share_of(right, played.tried)
         made.append(
@@ -165,11 +167,6 @@ def _loss(case: Case, ways: Ways, units: int, delta: Fraction) -> float:
     if units == 1:
         return float(part_loss(case.design, lengths[0], hidden[0], delta))
     return float(units_loss(case.design, Counter(lengths), delta))
-
-
-def _guess_bound(epsilon: float, delta: float, count: int) -> float:
-    rest = (count - 1) * math.exp(-epsilon)
-    return min(1.0, (1 + delta * rest) / (1 + rest))
 
 
 def _best_rate(case: Case, windows: int, honest: int) -> float | None:

@@ -146,15 +146,12 @@ def _over(title: str, size: Fraction, bounds: Bounds | None, projection: Project
         return Squares(title=title, size=size, x0=zero, y0=zero, shape=None, projection=projection)
     x0, y0, x1, y1 = bounds
     if projection is not None:
-        (x0, x1), (y0, y1) = (tuple(map(_to_millimetres, pair)) for pair in _corners(projection, bounds))
+        west, south, east, north = map(float, bounds)
+        corners = projection.to_metres(np.array([west, east]), np.array([south, north]))
+        (x0, x1), (y0, y1) = (tuple(map(_to_millimetres, pair)) for pair in corners)
     shape = max(1, math.ceil((x1 - x0) / size)), max(1, math.ceil((y1 - y0) / size))
     check_count(shape[0] * shape[1], "question.size_m over question.bounds")
     return Squares(title=title, size=size, x0=x0, y0=y0, shape=shape, projection=projection)
-
-
-def _corners(projection: Projection, bounds: Bounds) -> tuple[Floats, Floats]:
-    x0, y0, x1, y1 = map(float, bounds)
-    return projection.to_metres(np.array([x0, x1]), np.array([y0, y1]))
 
 
 def _to_millimetres(metres: float) -> Fraction:

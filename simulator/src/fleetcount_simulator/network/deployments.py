@@ -168,7 +168,8 @@ def _write_keys(root: Path, plan: AggregatorPlan, authorities: Authorities) -> t
         directory / "state",
     ):
         part.mkdir(mode=_DIRECTORY_MODE)
-    credential = authorities.aggregators.issue_aggregator(plan.aggregator_id, _hosts(plan.host))
+    hosts = [plan.host, "localhost"] if plan.host in {"127.0.0.1", "::1", "localhost"} else [plan.host]
+    credential = authorities.aggregators.issue_aggregator(plan.aggregator_id, hosts)
     save_certificates(directory / "keys" / "aggregator.crt", [credential.certificate])
     save_private_key(directory / "keys" / "aggregator.key", credential.private_key)
     signing, sealing = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
@@ -186,10 +187,6 @@ def write_store_key(path: Path) -> None:
         FileExistsError, OSError: the file exists, or cannot be written.
     """
     _write_new(path, base64.b64encode(secrets.token_bytes(32)) + b"\n", 0o600)
-
-
-def _hosts(host: str) -> list[str]:
-    return [host, "localhost"] if host in {"127.0.0.1", "::1", "localhost"} else [host]
 
 
 def _public(plan: AggregatorPlan, signing_key: bytes, hpke_key: bytes, *, mqtt_broker: str) -> Aggregator:

@@ -30,7 +30,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """How often aggregators refused a message so far, by reason; `process` is the fleet process that was told."""
+    """How often aggregators refused a message so far, by reason; `process` is the fleet process that sent them."""
 
     process: str
     reasons: Mapping[str, int]

@@ -66,7 +66,7 @@ class FleetDevices:
         self._devices = [self._made(place) for place in range(len(spec.numbers))]
         self._latest: QuestionOffer | None = None
         self._asked: list[AskedOf] = []
-        self._told: dict[str, set[int]] = {"first": set(), "every": set()}
+        self._reported: dict[str, set[int]] = {"first": set(), "every": set()}
 
     def _made(self, place: int) -> SimulatedDevice:
         spec, identity, timer = self._spec, self._maker.identity(), SkewedTimer()
@@ -243,11 +243,11 @@ class FleetDevices:
         needed = {"first": rounds[:1], "every": rounds}
         held: dict[str, list[int]] = {}
         for name, numbers in needed.items():
-            told, places = self._told[name], {(number, position) for number in numbers for position in parties}
+            reported, places = self._reported[name], {(number, position) for number in numbers for position in parties}
             receipted = {one.number: one.transport.window(0).trace.receipted for one in self._devices}
-            new = [number for number, has in receipted.items() if number not in told and places <= has]
+            new = [number for number, has in receipted.items() if number not in reported and places <= has]
             held[name] = new[:_MOST_TOLD]
-            told.update(held[name])
+            reported.update(held[name])
         return {**held, "refused": dict(self.tally.refused)}
 
     async def probe(self) -> None:

@@ -79,11 +79,6 @@ _BURST: Final = Fraction(1, 2)
 """The part of a window in which devices first send, where no fault depends on it: sooner makes larger batches."""
 
 
-def _as_they_are(windows: Windows, start_s: float) -> Windows:
-    del start_s
-    return windows
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Ask:
     """The question of one run, and its devices' connections, limits and faults.
@@ -103,7 +98,7 @@ class Ask:
     limits: Mapping[str, Fraction] | None = None
     faults: Faults = Faults()  # noqa: RUF009 - Faults is frozen
     coin_seed: int | None = field(default=None, repr=False)
-    shape: Callable[[Windows, float], Windows] = _as_they_are
+    shape: Callable[[Windows, float], Windows] = lambda windows, _: windows
     progress: ProgressCallback
     expected: Callable[[int, int], None] | None = None
     listener: Listener | None = None
@@ -177,7 +172,7 @@ async def ask_question(parties: Parties, asked: Ask, plan: FleetPlan, directory:
     first = window_at(question, 0)
     if asked.listener is not None:
         asked.listener(Signed(window=first))
-    outages = outages_of(asked.faults, _last_round_s(windows)) if once else ()
+    outages = outages_of(asked.faults, windows.round_two_s or windows.round_one_s) if once else ()
     ends = await watch.attend(question, plan, outages, windows.release_s)
     check_chain({index: end.record for index, end in ends.items() if end.record is not None}, plan.pauses)
     reports = await watch.reports(question, ends)
@@ -265,10 +260,6 @@ def _account(asked: Ask, plan: FleetPlan, index: int, window: Window, reports: S
         return Account(counted=np.zeros(values + 1, dtype=np.int64), missing=0, tallies=tallies)
     unharmed = plan.unharmed[index] & (not asked.faults.outage)
     return account_of(reports, plan.truths_of(index, window.domain), unharmed, values, rounds)
-
-
-def _last_round_s(windows: Windows) -> float:
-    return windows.round_two_s or windows.round_one_s
 
 
 def _report_file(directory: Path, place: int) -> Path:

@@ -75,11 +75,8 @@ class SimulatedDevice:
         elif isinstance(ended, BaseException):
             raise RuntimeError("a device stopped answering") from ended
         else:
-            self._note(ended)
-
-    def _note(self, outcomes: Sequence[Outcome]) -> None:
-        self.refused = next((one.reason for one in outcomes if one.kind is OutcomeKind.REFUSED), "")
-        self.reasons += [one.reason for one in outcomes if one.reason and one.kind is not OutcomeKind.MISSED]
+            self.refused = next((one.reason for one in ended if one.kind is OutcomeKind.REFUSED), "")
+            self.reasons += [one.reason for one in ended if one.reason and one.kind is not OutcomeKind.MISSED]
 
 
 async def enrol(device: Device, aggregators: Sequence[Aggregator], deadline: float, *, stay: bool) -> bool:

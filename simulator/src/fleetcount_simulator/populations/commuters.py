@@ -89,7 +89,9 @@ def day_of(town: Town, seed: int, block: int, day: int) -> Day:
     shops = today.integers(0, town.columns * town.rows, BLOCK)
     errand = today.random(BLOCK) < town.errands
     starts, ends = np.stack([homes, work, homes, shops]), np.stack([work, homes, shops, homes])
-    durations = _blocks_between(town, starts, ends) * town.block_m / speeds
+    across = np.abs(starts % town.columns - ends % town.columns)
+    along = np.abs(starts // town.columns - ends // town.columns)
+    durations = (across + along) * town.block_m / speeds
     departures = _departures(town, today, durations, commutes & (day % 7 not in town.free_days), errand)
     row_first = today.random((4, BLOCK)) < 0.5
     return Day(starts, ends, departures, durations, row_first, speeds, homes)
@@ -100,11 +102,6 @@ def _near_the_middle(town: Town, generator: np.random.Generator) -> Integers:
     drawn = (sides - 1) / 2 + town.work_spread * sides * generator.standard_normal((2, BLOCK))
     column, row = np.clip(np.rint(drawn), 0, sides - 1).astype(np.int64)
     return np.asarray(column + row * town.columns, dtype=np.int64)
-
-
-def _blocks_between(town: Town, starts: Integers, ends: Integers) -> Integers:
-    across = np.abs(starts % town.columns - ends % town.columns)
-    return np.asarray(across + np.abs(starts // town.columns - ends // town.columns), dtype=np.int64)
 
 
 def _departures(

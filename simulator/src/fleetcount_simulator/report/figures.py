@@ -212,20 +212,17 @@ def _epochs(study: Study) -> Chart | str:
         _epoch_panel(counted, x_axis, "devices counted"),
     ]
     more = f"The first {len(shown)} of {len(study.cases)} cases. " if len(study.cases) > len(shown) else ""
+    together = f"Each dot is {study.epoch_step} epochs together. " if study.epoch_step > 1 else ""
     return Chart(
         name="epochs",
         title="The same question again and again",
         caption="Error of each epoch's release against the devices counted and against the whole fleet, and how many "
         "devices were in the agreed set; 95 % intervals over the runs. A gap is without a release. "
-        f"{_together(study)}{more}It does not show what somebody learns who reads all releases: that is in the "
+        f"{together}{more}It does not show what somebody learns who reads all releases: that is in the "
         "statement.",
         panels=panels,
         key=[(case.name, style) for case, style in zip(shown, made, strict=True)] if len(shown) > 1 else (),
     )
-
-
-def _together(study: Study) -> str:
-    return f"Each dot is {study.epoch_step} epochs together. " if study.epoch_step > 1 else ""
 
 
 def _lines_of(
@@ -258,7 +255,7 @@ def _lines_of(
         ]
         panels.append(
             curve_panel(
-                curves, x_axis, y_axis, title=title, alt=_told(title, label, x, series, measure), zero_line=zero
+                curves, x_axis, y_axis, title=title, alt=_alt_text(title, label, x, series, measure), zero_line=zero
             )
         )
     return panels, view
@@ -277,7 +274,7 @@ def _line_styles(view: View) -> list[Style]:
     return styles(len(view.labels), ordered=view.lines is not None and view.lines.numeric)
 
 
-def _told(
+def _alt_text(
     title: str, label: str, x: Dimension, series: Sequence[Series], measure: Callable[[CaseResult], Measure]
 ) -> str:
     """Return the alternative text of a panel: where every line starts and ends."""
@@ -320,8 +317,10 @@ def _coverage(study: Study) -> Chart | str:
     rule = max(levels) if len(levels) == 1 else None
     names, named_by = row_names(study, _MOST_NAME)
     items = [_item(study, case, case.coverage, names) for case in study.cases]
-    told = sum(1 for case in study.cases if band and case.coverage.known and band[0] <= case.coverage.value <= band[1])
-    alt = f"Coverage of {len(items)} cases; {told} of them are inside the band"
+    inside = sum(
+        1 for case in study.cases if band and case.coverage.known and band[0] <= case.coverage.value <= band[1]
+    )
+    alt = f"Coverage of {len(items)} cases; {inside} of them are inside the band"
     if len(items) > MOST_ROWS:
         panel = rank_panel(items, "intervals that hold the truth", alt=alt, band=band, rule=rule)
     else:

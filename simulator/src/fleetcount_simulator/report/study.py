@@ -194,9 +194,9 @@ def read_study(directory: Path, tables: Tables) -> Study:
 def _cases(tables: Tables, axes: Sequence[str], statements: Sequence[Mapping[str, Any]]) -> tuple[CaseResult, ...]:
     sums = {row["case"]: row for row in _sums(tables)}
     tallies = {row["case"]: row for row in _tallies(tables)}
-    truths = (
-        tables.rows('SELECT "case", avg(truth) AS truth FROM {cells} GROUP BY "case"') if _has_cells(tables) else []
-    )
+    truths: Sequence[Mapping[str, Any]] = ()
+    if tables.rows("SELECT 1 FROM {cells} LIMIT 1"):
+        truths = tables.rows('SELECT "case", avg(truth) AS truth FROM {cells} GROUP BY "case"')
     mean_truths = {row["case"]: float(row["truth"]) for row in truths}
     public: dict[int, Mapping[str, Any]] = {}
     for statement in statements:
@@ -248,10 +248,6 @@ def _identity(row: Mapping[str, Any], axes: Sequence[str], *, alone: bool) -> di
 def _finite(value: Any) -> float | str | None:
     """Return a case's value of an axis, None for the nan that a numeric column has where the case lacks the axis."""
     return None if isinstance(value, float) and math.isnan(value) else value
-
-
-def _has_cells(tables: Tables) -> bool:
-    return bool(tables.rows("SELECT 1 FROM {cells} LIMIT 1"))
 
 
 def _sums(tables: Tables, step: int | None = None) -> list[dict[str, Any]]:

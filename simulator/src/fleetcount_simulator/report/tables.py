@@ -110,7 +110,7 @@ def _attacker_row(row: Mapping[str, Any], names: Mapping[int, str]) -> list[str]
     measure = str(row["measure"])
     share = measure.startswith(_SHARES)
     form = percent if share else number
-    told = Measure(_plain(row.get("measured")), _plain(row.get("low")), _plain(row.get("high")))
+    measured = Measure(_plain(row.get("measured")), _plain(row.get("low")), _plain(row.get("high")))
     epoch = "" if row.get("epoch") is None else f", epoch {row['epoch']}"
     asked = "" if row.get("questions") in {None, 1} else f", {row['questions']} questions"
     return [
@@ -119,7 +119,7 @@ def _attacker_row(row: Mapping[str, Any], names: Mapping[int, str]) -> list[str]
         _MEASURES.get(measure, measure.replace("_", " ")),
         f"{row.get('target') or ''}{epoch}{asked}",
         f"{row.get('trials') or 0:,}",
-        said(told, share=share),
+        said(measured, share=share),
         form(_plain(row.get("theory"))),
         form(_plain(row.get("bound"))),
         {True: "kept", False: BROKEN}.get(row.get("within"), "none"),  # type: ignore[arg-type] # None is no key

@@ -7,6 +7,7 @@ explains every key.
 from collections.abc import Mapping
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, cast, get_args
 
@@ -234,13 +235,9 @@ def _attackers(root: Table, *, is_question: bool) -> tuple[Attacker, ...]:
             raise table.wrong("name", f"is {shown(name)}, the name of another attacker; give each its own")
         own = tuple((key, _parameter(table, key)) for key in table.content if key not in {"kind", "name"})
         made = Attacker(name=name, kind=cast("Any", kind), parameters=own)
-        found.append(_checked_attacker(table, made))
+        table.naming(partial(attackers.check, made), "kind", ScenarioError)
+        found.append(made)
     return tuple(found)
-
-
-def _checked_attacker(table: Table, attacker: Attacker) -> Attacker:
-    table.naming(lambda: attackers.check(attacker), "kind", ScenarioError)
-    return attacker
 
 
 def _parameter(table: Table, key: str) -> str:

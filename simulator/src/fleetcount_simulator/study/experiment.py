@@ -201,7 +201,9 @@ def _write_tables(
     for one, plan in zip(prepared, scenario.plans, strict=True):
         step("writing tables", one.index, len(prepared))
         case, shards = scenario.case(one.index), _results_of(directory, one)
-        columns = _in_order(results.joined([shard.releases for shard in shards]))
+        releases_by_shard = results.joined([shard.releases for shard in shards])
+        order = np.lexsort((releases_by_shard["run"], releases_by_shard["epoch"]))  # by epoch, then by run
+        columns = {name: column[order] for name, column in releases_by_shard.items()}
         number = np.full(len(columns["run"]), one.index, dtype=np.int64)
         releases.append({"case": number} | columns)
         attackers += [{"case": one.index, **row} for shard in shards for row in shard.attackers]
@@ -227,12 +229,6 @@ def _write_tables(
         writer.write(name, made)
     step("writing tables", len(prepared), len(prepared))
     return summaries
-
-
-def _in_order(columns: results.Columns) -> results.Columns:
-    """Return the rows of a case by epoch, then by run."""
-    order = np.lexsort((columns["run"], columns["epoch"]))
-    return {name: column[order] for name, column in columns.items()}
 
 
 def _summary(case: Case, columns: Mapping[str, NDArray[Any]], statement: tuple[Statement, ...]) -> CaseSummary:

@@ -83,7 +83,9 @@ def _composed(view: AdversaryView, releases: int) -> Statement:
     text = view.sentence
     epsilon = None if view.epsilon is None else view.epsilon * releases
     delta = 1 - (1 - Fraction(view.delta)) ** releases
-    total = _rounded_up(delta)
+    # Rounded up to 5 places, or to 9 where delta is below 10^-5, as with Gaussian noise.
+    unit = _PLACES if delta >= Fraction(_PLACES) or delta == 0 else _FINE_PLACES
+    total = Decimal(math.ceil(delta / Fraction(unit))) * unit
     if releases > 1:
         bound = "no finite epsilon" if epsilon is None else f"epsilon {epsilon}"
         text += f" All {releases} releases together: {bound}, delta {total:f}."
@@ -97,9 +99,3 @@ def _composed(view: AdversaryView, releases: int) -> Statement:
         total_epsilon=epsilon,
         total_delta=total,
     )
-
-
-def _rounded_up(value: Fraction) -> Decimal:
-    """Return a delta rounded up to 5 places, or to 9 where it is below 10^-5, as with Gaussian noise."""
-    unit = _PLACES if value >= Fraction(_PLACES) or value == 0 else _FINE_PLACES
-    return Decimal(math.ceil(value / Fraction(unit))) * unit

@@ -110,7 +110,7 @@ class StateReader:
     def read(self) -> AggregatorState:
         """Return the state now."""
         now, place = self._clock(), self._config.store_place
-        ready, told = self._page("/readyz"), self._page("/windows")
+        ready, windows = self._page("/readyz"), self._page("/windows")
         # An answer without checks is from another program at that address: the aggregator does not run.
         checks = [
             CheckResult(name=one["name"], ok=bool(one["ok"]), reason=one.get("reason", ""))
@@ -127,7 +127,7 @@ class StateReader:
         except StoreError as error:
             found, store_error = None, str(error)
         lines = {} if found is None else {one.number: one for one in (*unfinished, *found.windows)}
-        waits = {row["window"]: row.get("wait") for row in told.get("windows", [])}
+        waits = {row["window"]: row.get("wait") for row in windows.get("windows", [])}
         return AggregatorState(
             at=now,
             aggregator=self._config.aggregator.id,
@@ -136,7 +136,7 @@ class StateReader:
             answers=None if self._ask is None else bool(checks),
             checks=checks,
             windows=_window_states(lines.values(), waits, now),
-            quarantined=told.get("quarantined", {}),
+            quarantined=windows.get("quarantined", {}),
             questions=[] if found is None else found.questions,
             ledger=[] if found is None else found.ledger[::-1],
             limits=(
@@ -170,8 +170,8 @@ def _window_states(lines: Iterable[WindowLine], waits: Mapping[str, Any], now: f
     """Return windows, the newest first, with the process's reason of their wait, or else the reason by the store."""
     states = []
     for line in sorted(lines, key=lambda one: -one.number):
-        told = waits.get(line.window_id.hex()) or {}
-        wait, until = told.get("text"), told.get("until")
+        waiting = waits.get(line.window_id.hex()) or {}
+        wait, until = waiting.get("text"), waiting.get("until")
         if wait is None and line.wait is not None:
             wait, until = line.wait.text(now), line.wait.until
         states.append(WindowState(line=line, wait=wait or "", until=until))

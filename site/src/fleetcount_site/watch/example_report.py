@@ -116,20 +116,20 @@ class ExampleReport:
         names = [self._label(place) for place in places]
         rate = f"{float(100 * self._window.design.exposure):g} %"
         if places == [0, 0]:
-            told = "Both rounds say none of them, as of any vehicle outside all cells and of some outside the sample."
+            answer = "Both rounds say none of them, as of any vehicle outside all cells and of some outside the sample."
         elif len(places) == 2 and places[0] == places[1]:
-            told = (
+            answer = (
                 f"Both rounds say {names[0]} and cancel: this vehicle was not in the sample, its answer tells nothing."
             )
         elif len(places) == 2:
-            told = (
+            answer = (
                 f"Round two says {names[1]}, which round one did not: this vehicle was in the sample, it is the truth."
             )
         elif self._window.design.device_randomizes:
-            told = f"The answer is {names[0]}, which the vehicle's own coins may have changed."
+            answer = f"The answer is {names[0]}, which the vehicle's own coins may have changed."
         else:
             return f"The answer is {names[0]}, the truth: no coins protect it from all aggregators together."
-        return f"{told} The chance that all of them together see a vehicle's truth is p = {rate}."
+        return f"{answer} The chance that all of them together see a vehicle's truth is p = {rate}."
 
 
 def _words(window: Window, prio3: Prio3, place: int, parts: Sequence[bytes]) -> tuple[tuple[int, ...], ...]:

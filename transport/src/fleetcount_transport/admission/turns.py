@@ -54,7 +54,7 @@ class RoundRobin(Generic[ItemT]):
         """Return the item whose turn it is.
 
         Raises:
-            IndexError: nobody waits.
+            IndexError: the queue is empty.
         """
         while self._length:
             lines = self._new or self._old
@@ -68,7 +68,7 @@ class RoundRobin(Generic[ItemT]):
             if not self._length:
                 self._old.clear()
             return item
-        raise IndexError("nobody waits")
+        raise IndexError("the queue is empty")
 
     def keep(self, waits: Callable[[ItemT], bool]) -> None:
         """Remove the items for which `waits` is false; the others, and callers served lately, keep their places."""
@@ -108,7 +108,7 @@ class PriorityRoundRobin(Generic[ItemT]):
         """Return the item whose turn it is.
 
         Raises:
-            IndexError: nobody waits.
+            IndexError: the queue is empty.
         """
         first, *behind = [line for line in self._lines.values() if line] or [RoundRobin[ItemT]()]
         self._turn += 1
