@@ -269,7 +269,7 @@ class Databroker:
         raise (SignalFault if unknown else SignalUnavailable)(f"{self._contact.party}: {trouble}") from None
 
     def _channel(self) -> "grpc.aio.Channel":
-        import grpc.aio
+        import grpc
         from fleetcount_transport.channels import open_channel  # With the library of gRPC.
 
         settings = self._settings
@@ -344,9 +344,10 @@ class KuksaSource:
 
     def described(self) -> Description:
         """Return what the databroker says of its readings."""
-        if len(self._signal.paths) > 1:
+        first, *others = self._signal.paths
+        if others:
             return Description(kind=Kind.POSITION)
-        said = self._known.get(self._signal.paths[0])
+        said = self._known.get(first)
         if said is None:
             return Description()
         low, high = (exact(_limit(one)) for one in (said.min, said.max))

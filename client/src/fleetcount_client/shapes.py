@@ -113,8 +113,8 @@ class Shape:
 
     def describe(self, known: Description) -> Description:
         """Return what is known of readings, from what is known of the source."""
-        if known.wrong or (wrong := self.wrong(known.unit)):
-            return replace(known, wrong=known.wrong or wrong)
+        if wrong := known.wrong or self.wrong(known.unit):
+            return replace(known, wrong=wrong)
         kind = known.kind if self.type is None else self.type.kind
         if self.type is not None and known.kind is not None and known.kind not in self.type.made_of:
             return replace(known, wrong=f"its source says {known.kind.value}, which is never of type {self.type.value}")

@@ -115,9 +115,7 @@ class Design:
             raise MechanismError(f"values is {self.values}, allowed: the {zooms.sizes[0]} squares of the zooms' grid")
         require_zooms(self.answer, zooms.count)
         if not self.noised:
-            raise MechanismError(
-                f"zooms is {zooms.count} of exact counts, allowed: 1; a reader can add them up"
-            )
+            raise MechanismError(f"zooms is {zooms.count} of exact counts, allowed: 1; a reader can add them up")
 
     def __getstate__(self) -> dict[str, object]:
         """Return the fields without the cached properties, for sending a design to another process."""

@@ -10,7 +10,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
@@ -369,7 +369,7 @@ async def _run(unit: Device, *, once: bool) -> tuple[Outcome, ...]:
 
 
 @contextlib.contextmanager
-def _ended_by_sigterm() -> Iterator[None]:
+def _ended_by_sigterm() -> Generator[None]:
     """Cancel the present task at SIGTERM, and end the process when that has not ended it within seconds."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
     ending: list[threading.Timer] = []

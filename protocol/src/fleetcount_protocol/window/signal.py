@@ -103,7 +103,7 @@ def converted(number: object, factor: Fraction, offset: Fraction) -> Fraction | 
     value = exact(number)
     if value is None or (factor == 1 and offset == 0):
         return value
-    if not isinstance(number, float) or number == 0:
+    if not isinstance(number, float) or value == 0:
         return factor * value + offset
     return _shortest_within(factor * Fraction(number) + offset, abs(factor) * _step(number))
 
