@@ -22,10 +22,10 @@ from fleetcount_protocol.channel import certificates, deny_list, greetings, rece
 from fleetcount_protocol.channel.hpke import HpkeKeyPair  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError, QuestionError  # noqa: E402 - path
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId  # noqa: E402 - path
-from fleetcount_protocol.question import key_list, orders, question, question_json  # noqa: E402 - path
+from fleetcount_protocol.question import derive, key_list, orders  # noqa: E402 - path
 from fleetcount_protocol.question import signing as signed_question_file  # noqa: E402 - path
 from fleetcount_protocol.question.question import decode_question  # noqa: E402 - path
-from fleetcount_protocol.release import set_digest  # noqa: E402 - path
+from fleetcount_protocol.release import commitments  # noqa: E402 - path
 from fleetcount_protocol.window import succession, window_json  # noqa: E402 - path
 from fleetcount_protocol.window.window import decode_window  # noqa: E402 - path
 
@@ -82,14 +82,14 @@ def questions() -> list[dict[str, Any]]:
         last = made.schedule.windows - 1
         survivors = {1: (1, 5), last: (4, 23)} if made.drill_down else {}
         windows = [
-            question.window_at(made, index, survivors.get(index, ())) for index in sorted({0, min(1, last), last})
+            derive.window_at(made, index, survivors.get(index, ())) for index in sorted({0, min(1, last), last})
         ]
         found.append(
             {
                 "name": name,
                 "canonical": made.canonical.hex(),
                 "question_id": made.question_id.hex(),
-                "question": question_json.question_to_json(unstarted),
+                "question": signed_question_file.question_to_json(unstarted),
                 **({} if unstarted is made else {"start": made.schedule.first}),
                 "seed": question_samples.SEED.hex(),
                 "signatures": [signature.hex() for signature in signed.signatures],
@@ -104,7 +104,7 @@ def questions() -> list[dict[str, Any]]:
                         ),
                         "canonical": window.canonical.hex(),
                         "window_id": window.window_id.hex(),
-                        "verify_key": question.window_verify_key(question_samples.SEED, window.window_id).hex(),
+                        "verify_key": derive.window_verify_key(question_samples.SEED, window.window_id).hex(),
                         "bad": refused_only(decode_window, cut_and_flipped(window.canonical)),
                     }
                     for window in windows
@@ -359,13 +359,13 @@ def digests() -> dict[str, Any]:
     items = [
         (
             ReportId(samples.seed_bytes(f"id {n}", 16)),
-            set_digest.public_share_digest(samples.seed_bytes(f"share {n}", 64)),
+            commitments.public_share_digest(samples.seed_bytes(f"share {n}", 64)),
         )
         for n in range(5)
     ]
     vector, blind = bytes(range(24)), samples.seed_bytes("blind")
-    digest = set_digest.set_digest(wire_messages.WINDOW, items)
-    leaves = set_digest.leaf_digests(wire_messages.WINDOW, items)
+    digest = commitments.set_digest(wire_messages.WINDOW, items)
+    leaves = commitments.leaf_digests(wire_messages.WINDOW, items)
     made = release.commitment(
         vector, blind, window_id=wire_messages.WINDOW, aggregator_id=AggregatorId("alpha"), set_digest=digest
     )
@@ -374,7 +374,7 @@ def digests() -> dict[str, Any]:
         "window_id": wire_messages.WINDOW.hex(),
         "leaves_sha256": hashlib.sha256(leaves).hexdigest(),
         "set_digest": digest.hex(),
-        "empty_set_digest": set_digest.set_digest(wire_messages.WINDOW, []).hex(),
+        "empty_set_digest": commitments.set_digest(wire_messages.WINDOW, []).hex(),
         "commitment": {
             "window_id": wire_messages.WINDOW.hex(),
             "aggregator_id": "alpha",

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from urllib.parse import unquote
 
 import numpy as np
 import pyproj
@@ -129,7 +130,7 @@ def test_a_table_says_how_sure_it_is_and_what_is_missing(export: Callable) -> No
     said = export("--output", "q.csv").out
 
     lines = Path("q.csv").read_text().splitlines()
-    about = json.loads(lines[0].removeprefix("# "))
+    about = json.loads(unquote(lines[0].removeprefix("# ")))
     rows = list(csv.DictReader(lines[1:]))
     assert "wrote q.csv: 4 windows; missing: window 2" in said
     assert about["missing"] == {"2": "paused"}
@@ -155,34 +156,28 @@ def test_parquet_grows_and_keeps_its_old_rows(export: Callable, kept: Records) -
     assert rows == [(window, 6) for window in (*RELEASED, 6)]
 
 
-def test_a_map_shows_one_window(export: Callable) -> None:
-    latest = export("--output", "q.geojson").out
-    export("--output", "one.json", "--windows", "1")
+def test_a_map_without_a_frame_is_refused_and_says_what_has_x_and_y(export: Callable) -> None:
+    ran = export("--output", "q.geojson")
 
-    made = json.loads(Path("one.json").read_text())
-    assert "wrote q.geojson: window 4" in latest
-    assert [one["properties"]["raw"] for one in made["features"]] == [raw(1, cell) for cell in range(1, 7)]
-
-
-def test_a_map_without_a_frame_says_so(export: Callable) -> None:
-    said = export("--output", "q.geojson").out
-
-    made = json.loads(Path("q.geojson").read_text())
-    assert "window 4; coordinates are x and y in the grid's own unit: it has no frame" in said
-    assert made["crs"] is None
-    assert made["features"][1]["geometry"]["coordinates"][0][0] == [250, 0]
+    assert ran.code == 2
+    assert "it has no frame that says where on Earth its grid lies; GeoJSON is in degrees" in ran.error_line
+    assert "CSV and Parquet have x and y" in ran.error_line
+    assert not Path("q.geojson").exists()
 
 
-def framed(directory: Path, frame: Frame) -> None:
+UTM = Frame(epsg=32632, offset_x="-683195.58", offset_y="-4928877.56")
+
+
+def framed(directory: Path, frame: Frame, windows: tuple[int, ...] = (0,)) -> None:
     changes = {"domain": replace(GRID, frame=frame), "participants": Participants.NOISED, "release": GAUSSIAN}
-    Records(directory, one_round_question(Mode.DIRECT, **changes)).add((0,))
+    Records(directory, one_round_question(Mode.DIRECT, **changes)).add(windows)
 
 
 def test_a_map_with_a_frame_lies_on_earth_and_areas_are_asked_in_degrees(
     fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    framed(tmp_path / "got", Frame(epsg=32632, offset_x="-683195.58", offset_y="-4928877.56"))
+    framed(tmp_path / "got", UTM)
     to_degrees = pyproj.Transformer.from_crs(32632, 4326, always_xy=True)
 
     said = fleetcount("question", "export", "--records", "got", "--output", "q.geojson").out
@@ -200,16 +195,30 @@ def test_a_map_with_a_frame_lies_on_earth_and_areas_are_asked_in_degrees(
     assert "sum of 1 cell over window 0: 500.0" in summed
 
 
+def test_a_map_shows_one_window(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    framed(tmp_path / "got", UTM, (0, 1))
+    asked = ("question", "export", "--records", "got", "--output")
+
+    latest = fleetcount(*asked, "q.geojson").out
+    fleetcount(*asked, "one.json", "--windows", "0")
+
+    made = json.loads(Path("one.json").read_text())
+    assert latest == "wrote q.geojson: window 1\n"
+    assert [one["properties"]["raw"] for one in made["features"]] == [raw(0, cell) for cell in range(1, 7)]
+
+
 def test_a_frame_that_cannot_be_placed_is_named_with_those_that_can(
     fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     framed(tmp_path / "got", Frame(epsg=3035, offset_x="0", offset_y="0"))
 
-    said = fleetcount("question", "export", "--records", "got", "--output", "q.geojson").out
+    ran = fleetcount("question", "export", "--records", "got", "--output", "q.geojson")
 
-    assert "EPSG 3035 cannot be placed here, only WGS 84 / UTM (32601-32660" in said
-    assert json.loads(Path("q.geojson").read_text())["crs"] is None
+    assert ran.code == 2
+    assert "EPSG 3035 cannot be placed here, only WGS 84 / UTM (32601-32660" in ran.error_line
+    assert not Path("q.geojson").exists()
 
 
 def test_a_grid_that_its_system_does_not_reach_is_refused_and_writes_nothing(

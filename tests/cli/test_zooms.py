@@ -2,10 +2,12 @@
 
 import csv
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 from fleetcount.question.files import read_question
@@ -15,7 +17,7 @@ from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.noise import GaussianNoise
 from fleetcount_protocol.question.fields import Participants
-from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.domain import Frame, SquareGrid
 from fleetcount_protocol.window.fields import Mode
 
 from tests.cli.test_question_export import Records, raw
@@ -133,7 +135,8 @@ def test_the_table_of_a_release_has_a_row_for_every_square_of_every_zoom() -> No
 @pytest.fixture
 def export(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable:
     monkeypatch.chdir(tmp_path)
-    grid = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=4, rows=2)
+    frame = Frame(epsg=32632, offset_x="-683195.58", offset_y="-4928877.56")
+    grid = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=4, rows=2, frame=frame)
     changes = {"domain": grid, "participants": Participants.NOISED, "release": replace(GAUSSIAN, zooms=2)}
     Records(tmp_path / "got", one_round_question(Mode.DIRECT, **changes)).add((0, 1))
     return lambda *arguments: fleetcount("question", "export", "--records", "got", *arguments)
@@ -148,8 +151,8 @@ def test_an_export_is_of_one_zoom_the_finest_unless_said(export: Callable) -> No
             str(raw(0, cell)) for cell in range(1 + 8 * zoom, 9 + 2 * zoom)
         ]
         assert len(rows) == 2 * labels
-        assert json.loads(head.removeprefix("# "))["values"] == labels
-    assert rows[1]["label"] == "1,0/2"
+        assert json.loads(unquote(head.removeprefix("# ")))["values"] == labels
+    assert (rows[1]["label"], rows[1]["x"], rows[1]["y"]) == ("1,0/2", "1", "0")
 
 
 def test_a_map_of_a_zoom_has_its_larger_squares(export: Callable) -> None:
@@ -157,9 +160,10 @@ def test_a_map_of_a_zoom_has_its_larger_squares(export: Callable) -> None:
 
     features = json.loads(Path("one.geojson").read_text())["features"]
     assert [one["properties"]["label"] for one in features] == ["0,0/2", "1,0/2"]
-    corners = features[1]["geometry"]["coordinates"][0]
-    assert [min(axis) for axis in zip(*corners, strict=True)] == [500, 0]
-    assert [max(axis) for axis in zip(*corners, strict=True)] == [1000, 500]
+    first, second = (one["geometry"]["coordinates"][0] for one in features)
+    assert first[1] == second[0], "the second begins where the first ends"
+    metres = math.cos(math.radians(first[0][1])) * 111_320 * (first[1][0] - first[0][0])
+    assert metres == pytest.approx(500, rel=0.005)
 
 
 def test_consistent_counts_stand_beside_the_raw_numbers_and_add_up(export: Callable) -> None:

@@ -39,6 +39,7 @@ LOCATION: Final = "Vehicle.CurrentLocation"
 SPEED: Final = "Vehicle.Speed"
 CATEGORY: Final = "Vehicle.Category"
 KMH: Final = Fraction(18, 5)
+BOLOGNA_FRAME: Final = Frame(epsg=BOLOGNA_EPSG, offset_x=BOLOGNA_OFFSET[0], offset_y=BOLOGNA_OFFSET[1])
 # The corner lies 50 m outside the network's frame, so that every position of the extract is inside the grid.
 BOLOGNA_GRID: Final = SquareGrid(
     x0=Fraction(-50),
@@ -46,7 +47,7 @@ BOLOGNA_GRID: Final = SquareGrid(
     size=Fraction(250),
     columns=9,
     rows=8,
-    frame=Frame(epsg=BOLOGNA_EPSG, offset_x=BOLOGNA_OFFSET[0], offset_y=BOLOGNA_OFFSET[1]),
+    frame=BOLOGNA_FRAME,
 )
 BOLOGNA_TREE: Final = Quadtree(x0=-686_000, y0=-4_928_000, size=128)
 """A square of 8,389 km a side, placed so that the city lies on no border of a large cell."""

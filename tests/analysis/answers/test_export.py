@@ -32,6 +32,7 @@ from fleetcount_mechanisms.responses import KaryResponse
 from tests.analysis.answers.samples import LEVEL, NOISE, direct, random_table, sampling, table_of
 
 GRID = GridPlaces(x0=Fraction(0), y0=Fraction(0), size=Fraction(500), columns=2, rows=2)
+PLACED = replace(GRID, to_degrees=lambda x, y: (x, y))
 
 
 def rows_of(path: Path) -> list[tuple]:
@@ -186,19 +187,17 @@ def test_a_square_grid_has_columns_for_its_squares(tmp_path: Path) -> None:
 def test_geojson_is_one_window_with_its_places(tmp_path: Path) -> None:
     table, path = random_table(direct()), tmp_path / "a.geojson"
 
-    write_geojson(table, GRID, 2, path)
+    write_geojson(table, PLACED, 2, path)
 
     found = json.loads(path.read_text())
-    assert found["crs"] is None
-    assert found["fleetcount"]["coordinates"].startswith("x and y in the grid's own unit")
+    assert "crs" not in found
+    assert found["fleetcount"]["coordinates"].startswith("longitude and latitude")
     assert found["fleetcount"]["statement"] == ["public: epsilon 1"]
     assert [one["properties"]["raw"] for one in found["features"]] == table.raw[2].tolist()
     assert found["features"][3]["geometry"]["coordinates"][0][0] == [500, 500]
-    placed = GridPlaces(
-        x0=Fraction(0), y0=Fraction(0), size=Fraction(500), columns=2, rows=2, to_degrees=lambda x, y: (x, y)
-    )
-    write_geojson(table, placed, 2, path)
-    assert "crs" not in json.loads(path.read_text())
+    with pytest.raises(ExportError, match=r"b\.geojson: GeoJSON is in degrees, and these places are x and y"):
+        write_geojson(table, GRID, 2, tmp_path / "b.geojson")
+    assert not (tmp_path / "b.geojson").exists()
 
 
 def test_readable_numbers_fit_the_participants_where_they_are_known(tmp_path: Path) -> None:
@@ -228,11 +227,9 @@ def test_bad_exports_are_refused_and_leave_nothing(tmp_path: Path, monkeypatch: 
     with pytest.raises(ExportError, match="cannot be written: No such file or directory"):
         write_csv(table, tmp_path / "missing" / "a.csv")
     with pytest.raises(ShapeError, match="2 places"):
-        write_geojson(
-            table, GridPlaces(x0=Fraction(0), y0=Fraction(0), size=Fraction(1), columns=2, rows=1), 0, tmp_path / "a"
-        )
+        write_geojson(table, replace(PLACED, rows=1), 0, tmp_path / "a")
     with pytest.raises(RangeError, match="window is 77"):
-        write_geojson(table, GRID, 77, tmp_path / "a")
+        write_geojson(table, PLACED, 77, tmp_path / "a")
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(ExportError, match=r"Parquet needs the package duckdb, which comes with fleetcount\[analysis\]"):
         write_parquet(table, tmp_path / "a.parquet")

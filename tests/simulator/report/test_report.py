@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from fleetcount_analysis.figures.charts import Measure
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.report.conclusions import headlines, warnings_of
+from fleetcount_simulator.report.conclusions import headlines, introduction, warnings_of
 from fleetcount_simulator.report.figures import FIGURES, coverage_band
 from fleetcount_simulator.report.study import Study, Tables, read_study, share_measure
 from fleetcount_simulator.report.tables import case_table
@@ -543,3 +543,18 @@ def test_the_documentation_names_every_figure() -> None:
     page = (Path(__file__).parents[3] / "docs" / "simulating-report.md").read_text(encoding="utf-8")
 
     assert [name for name in FIGURES if f"| `{name}` |" not in page] == []
+
+
+def test_the_introduction_names_faults_repetition_and_the_schedule_of_the_scenario(tmp_path: Path) -> None:
+    directory = write_study(tmp_path / "study", MadeUp())
+    scenario = '[question]\ncells = "none"\n[faults]\nloss = 0.1\n[epochs]\ncount = 3\n[schedule]\ncoin = "day"\n'
+    with Tables(directory) as tables:
+        study = read_study(directory, tables)
+
+    said = introduction(replace(study, record={**study.record, "scenario": scenario}))
+
+    assert said[-3:] == [
+        "What went wrong on purpose: loss 0.1.",
+        "Asked repeatedly: count 3.",
+        "Asked as one question: coin day.",
+    ]

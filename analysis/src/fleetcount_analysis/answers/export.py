@@ -119,14 +119,16 @@ def write_geojson(
 ) -> None:
     """Write one window as a GeoJSON FeatureCollection: a polygon for each cell, with the columns as its properties.
 
-    The metadata are the member `fleetcount` of the collection, with the meaning of the coordinates: RFC 7946 allows
-    degrees only, and a grid without a frame is in its own unit.
+    The metadata are the member `fleetcount` of the collection. Coordinates are degrees (RFC 7946, section 4).
 
     Raises:
         ShapeError: not one place for each value; as `columns_of`.
         RangeError: a window that was not released.
-        ExportError: the file cannot be written.
+        ExportError: places that are not in degrees, or the file cannot be written.
     """
+    if places.coordinates != DEGREES:
+        # Readers take what GeoJSON says for degrees, also where a reference system is denied.
+        raise ExportError(f"{path.name}: GeoJSON is in degrees, and these places are {places.coordinates}")
     if places.values != table.design.values:
         raise ShapeError(f"{places.values} places; allowed is one a value, {table.design.values}")
     row = table.rows([window])[0]
@@ -143,10 +145,7 @@ def write_geojson(
         for value, cells in enumerate(_rows(columns), start=1)
     ]
     metadata = metadata_of(table, title) | {"coordinates": places.coordinates}
-    collection: dict[str, Any] = {"type": "FeatureCollection", _KEY: metadata, "features": features}
-    if places.coordinates != DEGREES:
-        # In the GeoJSON format of 2008, null means that no reference system can be assumed.
-        collection["crs"] = None
+    collection = {"type": "FeatureCollection", _KEY: metadata, "features": features}
     content = json.dumps(collection, ensure_ascii=False).encode()
     _write_atomically(path, lambda temporary: _write_bytes(temporary, content))
 

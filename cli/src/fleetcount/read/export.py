@@ -98,8 +98,11 @@ def _written(kept: KeptTable, path: Path, kind: str, windows: str | None) -> str
         chosen = _windows(kept, windows, [kept.last])
         if len(chosen) != 1:
             raise UsageError(f"a GeoJSON map shows one window; --windows names {len(chosen)}")
-        write_geojson(kept.table, places_of(kept.question, kept.zoom), chosen[0], path, title, kept.participants)
-        return "; ".join(part for part in (f"wrote {path}: window {chosen[0]}", place_note(kept.question)) if part)
+        places = places_of(kept.question, kept.zoom)
+        if note := place_note(kept.question):
+            raise UsageError(f"{note}; GeoJSON is in degrees, and CSV and Parquet have x and y: write one of these")
+        write_geojson(kept.table, places, chosen[0], path, title, kept.participants)
+        return f"wrote {path}: window {chosen[0]}"
     if windows is not None:
         raise UsageError("--windows is for questions and maps; a table holds every released window")
     if kind == "csv":

@@ -13,11 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from fleetcount_analysis.places import to_degrees
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
-from fleetcount_simulator.demo_scenarios import BOLOGNA_TREE
+from fleetcount_simulator.demo_scenarios import BOLOGNA_FRAME, BOLOGNA_TREE
 from fleetcount_simulator.engines.walks import DrawnWalks, draw_walks
 from fleetcount_simulator.network.run import QuestionAsked
 
@@ -192,7 +193,7 @@ def _write(
 
 
 def _geojson(walked: Walked, truths: Counter[int]) -> dict[str, Any]:
-    """Return found places and cells that were left out as squares, in metres of the network's own frame."""
+    """Return found places and cells that were left out, as areas in degrees (RFC 7946)."""
     shown: list[tuple[int, int, Mapping[str, float]]] = [
         (one.cell, walked.bits, {"estimate": one.estimate, "low": one.low, "high": one.high, "truth": truths[one.cell]})
         for one in walked.found
@@ -206,13 +207,14 @@ def _geojson(walked: Walked, truths: Counter[int]) -> dict[str, Any]:
         }
         for cell, bits, known in shown
     ]
-    # The 2008 form of GeoJSON: null says that no reference system can be assumed.
-    return {"type": "FeatureCollection", "crs": None, "features": features}
+    return {"type": "FeatureCollection", "features": features}
 
 
 def _ring(cell: int, bits: int) -> list[tuple[float, float]]:
     left, lower, right, upper = BOLOGNA_TREE.corners(cell, bits)
-    return [(left, lower), (right, lower), (right, upper), (left, upper), (left, lower)]
+    x, y = np.array([[left, right, right, left, left], [lower, lower, upper, upper, lower]], dtype=np.float64)
+    east, north = to_degrees(BOLOGNA_FRAME)(x, y)
+    return list(zip(east.tolist(), north.tolist(), strict=True))
 
 
 def _draw(stem: Path, question: str, records: Sequence[ReleaseRecord], truths: Counter[int]) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from fleetcount_analysis.answers import WindowCounts, one_zoom, question_table, write_csv, write_geojson
 from fleetcount_analysis.answers.export import write_parquet
-from fleetcount_analysis.answers.places import Places
+from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.answers.table import QuestionTable
 from fleetcount_analysis.answers.zooms import zoom_numbers
 from fleetcount_analysis.errors import ExportError
@@ -221,13 +221,13 @@ def _downloads(
         write = write_csv if name.endswith(".csv") else write_parquet
         write(table, folder / name, title, participants)
         files[what] = name
-    if places is not None:
+    if places is not None and places.coordinates == DEGREES:
         window = int(table.windows[-1])
         try:
             write_geojson(table, places, window, folder / "latest.geojson", title, participants)
         except ExportError as error:
             raise UsageError(str(error)) from error
-        files[f"GeoJSON of the last window ({places.coordinates})"] = "latest.geojson"
+        files["GeoJSON of the last window"] = "latest.geojson"
     return files
 
 

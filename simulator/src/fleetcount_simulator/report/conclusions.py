@@ -98,7 +98,7 @@ def _circumstances(text: str) -> list[str]:
     for name, words in (
         ("faults", "What went wrong on purpose"),
         ("epochs", "Asked repeatedly"),
-        ("question", "Asked as one question"),
+        ("schedule", "Asked as one question"),
     ):
         table = tables.get(name)
         if isinstance(table, dict):
