@@ -165,7 +165,9 @@ async def test_sigterm_ends_a_device_within_seconds_whatever_a_source_does(tmp_p
             )
         else:
             process = await start(config, "run")
-        await wait_until(lambda: bool(fake.asked) or (tmp_path / "d" / "read").exists(), 60)
+        async with asyncio.timeout(60 * pace()):
+            while not fake.asked and not (tmp_path / "d" / "read").exists():
+                await asyncio.sleep(0.05)
 
         process.send_signal(signal.SIGTERM)
         async with asyncio.timeout(30):

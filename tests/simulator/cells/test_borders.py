@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 DECIMALS = st.decimals(-1000, 1000, places=3).map(Fraction)
-SIDES = st.sampled_from(["0.1", "0.01", "100.3", "250", "1", "0.000277", "12.5", "1000000"]).map(Fraction)
+_SIDES = ["0.1", "0.01", "100.3", "250", "1", "0.000277", "12.5", "1000000", "1/3", "0.0000001"]
+SIDES = st.sampled_from(_SIDES).map(Fraction)
 KMH = Fraction(18, 5)
 
 
