@@ -150,7 +150,8 @@ async def test_a_session_that_is_ended_is_one_more_look_and_work_that_fails_is_b
         if len(failed) == 1:
             raise StoreError("the broker is away")
         if len(failed) == 2:
-            await locks.close()
+            assert locks._connection is not None
+            await locks._connection.close()
             await asyncio.Event().wait()
         again.set()
         await asyncio.Event().wait()

@@ -83,6 +83,9 @@ async def test_who_is_overtaken_or_fails_ends_and_says_why_and_another_takes_ove
         works[at].ended.clear()
         works[at].fail.set()
         await until(works[at].ended)
+        async with asyncio.timeout(30):
+            while sum(one["event"] == "coordinator_ended" for one in logs) < 2:
+                await asyncio.sleep(0.01)
         for task in running:
             task.cancel()
         await asyncio.wait(running)

@@ -567,8 +567,8 @@ async def test_a_check_names_a_damaged_frame(postgres_url: str, tmp_path: Path) 
         ),
     )
     await opened_store.add_instalments(runs_of([row(1)]))
-    before = check_store(place, StoreKeys(KEY, None))
     await opened_store.close()
+    before = check_store(place, StoreKeys(KEY, None))
     [(name,)] = run_sql(postgres_url, "SELECT tablename FROM pg_tables WHERE tablename LIKE 'frames%%'")
     run_sql(postgres_url, f"UPDATE {name} SET cols = substring(cols FROM 2)")
 

@@ -51,9 +51,12 @@ async def test_a_log_disk_that_is_full_stops_the_server_and_every_receipt_until_
 
         enlarge(200)
         await asyncio.to_thread(cluster.revive)
-        assert await add(store, receipted) == [StoreOutcome.SAME] * len(receipted), "a receipt was given for nothing"
+        assert await add(store, receipted) == [StoreOutcome.STORED] * len(receipted), "in another lane"
         assert await add(store, [part(len(receipted) + 1)]) == [StoreOutcome.STORED]
         assert await store.apply(DRAWN) is None
+        asked = [one.report_id for one in receipted]
+        found = await store.instalment_digests(receipted[0].window_id, asked, receipted[0].round)
+        assert found == [one.digest for one in receipted], "a receipt was given for nothing"
         assert not await store.damaged()
         await store.close()
 

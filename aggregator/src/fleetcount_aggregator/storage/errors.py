@@ -14,6 +14,10 @@ class StoreAwayError(StoreError):
     """The server that has the store was not reached or did not answer: nothing that it has is damaged."""
 
 
+class StatementRefusedError(StoreAwayError):
+    """The server answered, and did not do what it was asked: a full disk, a lock that was not had in time."""
+
+
 class FencedError(StoreError):
     """Another process leads, which this one believed to do: nothing was written."""
 

@@ -22,7 +22,7 @@ from fleetcount_transport.key_files import read_secret
 from psycopg.conninfo import conninfo_to_dict
 
 from fleetcount_aggregator.storage.database import Database
-from fleetcount_aggregator.storage.errors import SchemaMovedError, StoreAwayError, StoreError
+from fleetcount_aggregator.storage.errors import SchemaMovedError, StatementRefusedError, StoreAwayError, StoreError
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,10 +162,12 @@ class Server:
         """Whether a session is not kept while another connection is in a transaction."""
         with closing(self.connect()) as other:
             for _ in range(_ROUNDS):
+                # Twice, and then beside a transaction: it is the session that was free for longest, or for shortest.
+                if {ServerState.of(connection).session for _ in range(2)} != {session}:
+                    return True
                 other.execute(b"BEGIN")
-                for one, is_kept in ((other, False), (connection, True)):
-                    if (ServerState.of(one).session == session) is not is_kept:
-                        return True
+                if ServerState.of(other).session == session or ServerState.of(connection).session != session:
+                    return True
                 other.execute(b"COMMIT")
         return False
 
@@ -359,7 +361,9 @@ class Link:
                     self._check_kept(connection)
                     return result
                 except psycopg.Error as error:
-                    if last or not connection.closed:
+                    if not connection.closed:
+                        raise StatementRefusedError(str(self._failure(error))) from error
+                    if last:
                         raise self._failure(error) from error
         raise AssertionError("one of two")
 

@@ -22,6 +22,7 @@ from psycopg.pq import Format
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import (
     DamagedFrameError,
+    StatementRefusedError,
     StoreAwayError,
     StoreBusyError,
     StoreError,
@@ -275,6 +276,8 @@ class PostgresFrames(_Reads):
 
         try:
             written = self._link.run(work)
+        except StatementRefusedError:
+            raise
         except StoreError as error:
             raise UnknownWriteError(str(error)) from error
         if not written:

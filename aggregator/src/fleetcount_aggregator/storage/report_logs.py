@@ -117,11 +117,12 @@ class ReportLogs:
         What lies in a closed window is joined from the beginning, so that every process finds the same.
         """
         with self._joining:
+            if not self.backend.holds(window_id):
+                self.evict(window_id)  # Another process has ended and purged it.
+                return None
             held = self._joined.get(window_id)
             if held is not None and held.is_final:
                 return held
-            if not self.backend.holds(window_id):
-                return None
             # Before the lanes are looked for: of a closed window there comes no other.
             final = self.backend.is_closed(window_id)
             log_key = self._keys.of(window_id).log_key
@@ -142,6 +143,12 @@ class ReportLogs:
         """Return all that lies of a window; None where there is nothing."""
         self._check(window_id)
         return self._join(window_id) if self.backend.shared else self._logs.get(window_id)
+
+    def _held(self, window_id: WindowId) -> ReportLog | None:
+        """Return all that is known of a window; of a damaged one, to who is alone and ends it, nothing."""
+        if self._alone and window_id in self._damaged:
+            return None
+        return self._to_read(window_id)
 
     def _to_write(self, window_id: WindowId, expected: int) -> ReportLog:
         """Return what is written here of an open window."""
@@ -244,31 +251,30 @@ class ReportLogs:
         self._check(window_id)
         with self._lock:
             own = self._logs.get(window_id)
-        found = [None if own is None else own.digest(report_id, round_number) for report_id in report_ids]
-        if None not in found:
-            return found
+        if own is not None and self.backend.holds(window_id):
+            known = [own.digest(report_id, round_number) for report_id in report_ids]
+            if None not in known:
+                return known
         log = self._to_read(window_id)
+        if log is not None:
+            return [log.digest(report_id, round_number) for report_id in report_ids]
         ended = self.backend.ended(window_id)
-        for place, report_id in enumerate(report_ids):
-            if found[place] is None and log is not None:
-                found[place] = log.digest(report_id, round_number)
-            elif log is None and (held := ended.find(report_id, round_number)) is not None:
-                found[place] = held.digest
-        return found
+        found = [ended.find(report_id, round_number) for report_id in report_ids]
+        return [None if held is None else held.digest for held in found]
 
     def length(self, window_id: WindowId) -> int:
         """Return how much of a window's log is durable: bytes of its file."""
-        log = self._to_read(window_id)
+        log = self._held(window_id)
         return 0 if log is None else log.length
 
     def incomplete(self, window_id: WindowId) -> int:
         """Return how many reports of a window lack an instalment."""
-        log = self._to_read(window_id)
+        log = self._held(window_id)
         return 0 if log is None else log.incomplete
 
     def left_out(self, window_id: WindowId) -> tuple[int, int]:
         """Return how many devices of a window sent two different reports, and how many reports are too many."""
-        log = self._to_read(window_id)
+        log = self._held(window_id)
         return log.left_out if isinstance(log, JoinedLog) else (0, 0)
 
     def complete(self, window_id: WindowId, *, closed: bool) -> CompleteReports:
@@ -288,12 +294,12 @@ class ReportLogs:
 
     def reports_of(self, window_id: WindowId, devices: bytes) -> bytes:
         """See `Store.reports_of`."""
-        log = self._to_read(window_id)
+        log = self._held(window_id)
         return b"" if log is None else log.reports_of(devices)
 
     def key_uses(self, window_id: WindowId) -> bytes:
         """See `Store.key_uses`."""
-        log = self._to_read(window_id)
+        log = self._held(window_id)
         return b"" if log is None else log.key_uses()
 
     @property

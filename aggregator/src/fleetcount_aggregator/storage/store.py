@@ -415,10 +415,15 @@ class Store:
         if change.new_state not in _OPEN and self.logs.backend.shared:
             # First nothing more is taken by anybody. What lies there is read here, and not in the transaction that
             # counts it.
-            await asyncio.to_thread(self._engine.write_in_line, lambda db: self._close(db, change))
+            await asyncio.to_thread(self._close_window, change)
             if change.new_state is WindowState.AGREEING:
                 await self._read(lambda _: self.logs.incomplete(change.window_id))
         return await self._lead(lambda db: self._apply(db, change))
+
+    def _close_window(self, change: WindowChange) -> None:
+        if trouble := self._engine.trouble():
+            raise StoreError(trouble)
+        self._engine.write_in_line(lambda db: self._close(db, change))
 
     def _close(self, db: Database, change: WindowChange) -> None:
         if not self._engine.leads(db):
