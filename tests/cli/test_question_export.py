@@ -11,6 +11,7 @@ import numpy as np
 import pyproj
 import pytest
 from fleetcount.read.records import save_record
+from fleetcount_analysis.answers.places import LOCAL_SYSTEM
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.fields import Participants
 from fleetcount_protocol.question.question import Question
@@ -169,7 +170,7 @@ def test_a_map_without_a_frame_says_so(export: Callable) -> None:
 
     made = json.loads(Path("q.geojson").read_text())
     assert "window 4; coordinates are x and y in the grid's own unit: it has no frame" in said
-    assert made["crs"] is None
+    assert made["crs"] == LOCAL_SYSTEM
     assert made["features"][1]["geometry"]["coordinates"][0][0] == [250, 0]
 
 
@@ -209,7 +210,7 @@ def test_a_frame_that_cannot_be_placed_is_named_with_those_that_can(
     said = fleetcount("question", "export", "--records", "got", "--output", "q.geojson").out
 
     assert "EPSG 3035 cannot be placed here, only WGS 84 / UTM (32601-32660" in said
-    assert json.loads(Path("q.geojson").read_text())["crs"] is None
+    assert json.loads(Path("q.geojson").read_text())["crs"] == LOCAL_SYSTEM
 
 
 def test_a_grid_that_its_system_does_not_reach_is_refused_and_writes_nothing(

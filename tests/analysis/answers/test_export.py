@@ -189,7 +189,7 @@ def test_geojson_is_one_window_with_its_places(tmp_path: Path) -> None:
     write_geojson(table, GRID, 2, path)
 
     found = json.loads(path.read_text())
-    assert found["crs"] is None
+    assert found["crs"]["properties"]["name"].startswith("LOCAL_CS[")
     assert found["fleetcount"]["coordinates"].startswith("x and y in the grid's own unit")
     assert found["fleetcount"]["statement"] == ["public: epsilon 1"]
     assert [one["properties"]["raw"] for one in found["features"]] == table.raw[2].tolist()

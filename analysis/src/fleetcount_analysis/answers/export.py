@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.chosen import window_ends
-from fleetcount_analysis.answers.places import DEGREES, Places
+from fleetcount_analysis.answers.places import DEGREES, LOCAL_SYSTEM, Places
 from fleetcount_analysis.answers.readings import readable
 from fleetcount_analysis.answers.table import QuestionTable
 from fleetcount_analysis.errors import ExportError, ShapeError
@@ -119,8 +119,9 @@ def write_geojson(
 ) -> None:
     """Write one window as a GeoJSON FeatureCollection: a polygon for each cell, with the columns as its properties.
 
-    The metadata are the member `fleetcount` of the collection, with the meaning of the coordinates: RFC 7946 allows
-    degrees only, and a grid without a frame is in its own unit.
+    The metadata are the member `fleetcount` of the collection, with the meaning of the coordinates. RFC 7946 allows
+    degrees only, and a grid without a frame is in its own unit: it has the member `crs` of GeoJSON 2008 (section 3), a
+    local system.
 
     Raises:
         ShapeError: not one place for each value; as `columns_of`.
@@ -145,8 +146,7 @@ def write_geojson(
     metadata = metadata_of(table, title) | {"coordinates": places.coordinates}
     collection: dict[str, Any] = {"type": "FeatureCollection", _KEY: metadata, "features": features}
     if places.coordinates != DEGREES:
-        # In the GeoJSON format of 2008, null means that no reference system can be assumed.
-        collection["crs"] = None
+        collection["crs"] = LOCAL_SYSTEM
     content = json.dumps(collection, ensure_ascii=False).encode()
     _write_atomically(path, lambda temporary: _write_bytes(temporary, content))
 

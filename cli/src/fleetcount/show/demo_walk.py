@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from fleetcount_analysis.answers.places import LOCAL_SYSTEM
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release import ReleaseRecord
@@ -206,8 +207,7 @@ def _geojson(walked: Walked, truths: Counter[int]) -> dict[str, Any]:
         }
         for cell, bits, known in shown
     ]
-    # The 2008 form of GeoJSON: null says that no reference system can be assumed.
-    return {"type": "FeatureCollection", "crs": None, "features": features}
+    return {"type": "FeatureCollection", "crs": LOCAL_SYSTEM, "features": features}
 
 
 def _ring(cell: int, bits: int) -> list[tuple[float, float]]:
