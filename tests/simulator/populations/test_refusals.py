@@ -297,12 +297,12 @@ def test_moments_in_nanoseconds_with_a_zone_are_read(tmp_path: Path) -> None:
 
 
 SUMO_CSV = (
-    "timestep_time;vehicle_angle;vehicle_id;vehicle_lane;vehicle_speed;vehicle_x;vehicle_y;person_id;person_x\n"
-    "0.00;90.00;car1;C1D1_0;5.00;1.00;2.00;;\n"
-    "0.00;;;;;;;walker;7.00\n"
-    "1.00;;;;;;;;\n"
-    "2.00;90.00;car1;C1D1_1;5.00;11.00;2.00;;\n"
-    "2.00;90.00;car2;A0_0_0;6.00;150.00;2.00;;\n"
+    "timestep_time;vehicle_angle;vehicle_id;vehicle_lane;vehicle_edge;vehicle_speed;vehicle_x;vehicle_y\n"
+    "0.00;90.00;car1;C1D1_0;;5.00;1.00;2.00\n"
+    "0.00;90.00;walker;;C1D1;1.30;7.00;2.00\n"
+    "1.00;;;;;;;\n"
+    "2.00;90.00;car1;C1D1_1;;5.00;11.00;2.00\n"
+    "2.00;90.00;car2;A0_0_0;;6.00;150.00;2.00\n"
 )
 
 

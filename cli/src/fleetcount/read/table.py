@@ -20,6 +20,7 @@ from fleetcount_analysis.answers import (
     zoom_numbers,
 )
 from fleetcount_analysis.answers.places import Places
+from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.places import PLACED, can_place, to_degrees
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.question import Question
@@ -77,18 +78,29 @@ class KeptTable:
         """Return the cells that a user names: numbers ("1,5-9"), or the path of a GeoJSON area.
 
         Raises:
-            UsageError: neither, or cells that have no place.
-            RangeError: an area that cannot be used or holds no cell.
+            UsageError: neither, cells that have no place, or an area that cannot be used or holds no cell.
         """
         if not text.endswith(_AREAS):
             return parse_spans("cell", text, 1, self.table.design.values)
-        try:
-            area = json.loads(read_text(Path(text)))
-        except (ValueError, RecursionError) as error:
-            raise UsageError(f"{text} is no JSON") from error
-        if not isinstance(area, dict):
-            raise UsageError(f"{text} holds no GeoJSON object")
-        return cells_inside(places_of(self.question, self.zoom), area)
+        return cells_in_file(places_of(self.question, self.zoom), Path(text))
+
+
+def cells_in_file(places: Places, path: Path) -> frozenset[int]:
+    """Return the values whose middle lies inside the area of a GeoJSON file.
+
+    Raises:
+        UsageError: it cannot be read, is no JSON object, or what `cells_inside` refuses; with the name of the file.
+    """
+    try:
+        area = json.loads(read_text(path))
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"{path} is no JSON") from error
+    if not isinstance(area, dict):
+        raise UsageError(f"{path} holds no GeoJSON object")
+    try:
+        return cells_inside(places, area)
+    except RangeError as error:
+        raise UsageError(f"{path}: {error}") from error
 
 
 def read_table(directory: Path, zoom: int = 0) -> KeptTable:

@@ -86,7 +86,7 @@ def recorded(
     recorder = Recorder(declare(asked, frame), clock, path.name)
     needed = (*_NEEDED, *_NEEDED_FOR.get(asked.kind, ()))
     if path.suffix.lower() == ".parquet" or ".csv" in path.suffixes:
-        for batch in read_table(path, _columns(needed, geo=geo), ";", only_with="id"):
+        for batch in read_table(path, _columns(needed, geo=geo), ";", only_with="lane"):
             recorder.add(_of_table(batch))
     else:
         for rows in _rows(path, needed):
@@ -95,8 +95,10 @@ def recorded(
 
 
 def _columns(needed: tuple[str, ...], *, geo: bool) -> dict[str, Column]:
-    """Return the columns of SUMO's tables by the attribute of its XML; a row without a vehicle is of a person, or of
-    a second in which nobody drove.
+    """Return the columns of SUMO's tables by the attribute of its XML.
+
+    The lane is always read: a table names its columns by what is written first, and persons and containers stand in
+    the same ones as vehicles, but on no lane. On none is also the row of a second in which nobody drove.
     """
     x, y = (180, 90) if geo else (1e9, 1e9)
     columns = {
@@ -107,7 +109,7 @@ def _columns(needed: tuple[str, ...], *, geo: bool) -> dict[str, Column]:
         "speed": Column(name="vehicle_speed", form="number", low=0, high=1000),
         "lane": Column(name="vehicle_lane"),
     }
-    return {role: column for role, column in columns.items() if role == "time" or role in needed}
+    return {role: column for role, column in columns.items() if role in ("time", "lane", *needed)}
 
 
 def _of_table(batch: Batch) -> Sightings:
