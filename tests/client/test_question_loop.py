@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from fleetcount_client import sessions
-from fleetcount_client.charges import coin_of, unit_id
+from fleetcount_client.answering import coin_of
+from fleetcount_client.charges import unit_id
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.policy import JoinRule, PolicyRefusal
