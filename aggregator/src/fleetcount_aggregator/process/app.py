@@ -36,7 +36,7 @@ from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.host.role import ALL_ROLES, Role
 from fleetcount_aggregator.host.states import AbortReason
-from fleetcount_aggregator.memory.windows import no_broker
+from fleetcount_aggregator.memory.windows import broker_unreachable
 from fleetcount_aggregator.peers import Peer
 from fleetcount_aggregator.process.serving import (
     Core,
@@ -135,7 +135,7 @@ async def serve(
         }
         work = coordinator_work(config, core)
         if config.mqtt is not None:
-            context.windows.outcomes.withdraw = no_broker
+            context.windows.outcomes.withdraw = broker_unreachable
             work["mqtt"] = mqtt_work(config, core)
         await _run(config, context, listeners, work, stop)
         context.peers.greetings.check()
