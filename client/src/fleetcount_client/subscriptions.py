@@ -354,7 +354,7 @@ class Subscriptions:
             _LOG.warning("%s", error)
             return None
 
-    def seat(
+    def assign(
         self, question: KnownQuestion, index: int, survivors: tuple[int, ...] = ()
     ) -> WindowAssignment | PolicyRefusal:
         """Return the device's part in a window of a joined question, or why it has none.
