@@ -27,9 +27,9 @@ from fleetcount_aggregator.process.serving import (
     mqtt_work,
     peer_listener,
 )
+from fleetcount_aggregator.roles.election import Election
 from fleetcount_aggregator.roles.following import Following
 from fleetcount_aggregator.roles.slots import SlotKeeper
-from fleetcount_aggregator.roles.standing import Standing
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.changes import Changes
@@ -91,7 +91,7 @@ class Replica:
         """Return what goes on in this process."""
         work: Work = {"following": self._following.run, "results": self._remote.keep_collecting}
         if Role.COORDINATOR in self._roles:
-            work["standing"] = Standing(self._engine, self._coordinate).run
+            work["election"] = Election(self._engine, self._coordinate).run
         if Role.WORKER in self._roles:
             work["worker"] = self._worker.run
         if Role.INTAKE in self._roles:
