@@ -144,7 +144,7 @@ def bench_reading(bench: Bench, directory: Path, count: int) -> None:
             raise SystemExit("the log is empty")
         report(
             Row(
-                path=f"a shard of {count:,} reports read back from {what}",
+                path=f"a log of {count:,} reports read back from {what}",
                 ours=wall,
                 unit="s",
                 peer="the limit",
@@ -176,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Report every figure."""
     parser = argparse.ArgumentParser(description=__doc__)
     share = 100 if smoke() else 10 if quick() else 1
-    parser.add_argument("--reports", type=int, default=2**20 // share, help="of a shard (default %(default)s)")
+    parser.add_argument("--reports", type=int, default=2**20 // share, help="of a log (default %(default)s)")
     options = parser.parse_args(arguments)
     programs = find_postgres()
     if programs is None:

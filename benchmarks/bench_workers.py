@@ -218,7 +218,7 @@ async def asking(place: StorePlace, asked: Asked, count: int) -> AsyncIterator[t
 
 
 async def run(directory: Path, url: str, server: int, count: int) -> None:
-    """Report leased workers, one and two, beside the embedded one over the same tables and over a file."""
+    """Report remote workers, one and two, beside the embedded one over the same tables and over a file."""
     keys = tuple(Ed25519PrivateKey.generate() for _ in NAMES)
     asked = Asked(new_question(VALUES, keys, PORTS), keys)
     from_file = await embedded(Store.open(directory / "bench.db", KEY), asked, count, server)
@@ -229,16 +229,16 @@ async def run(directory: Path, url: str, server: int, count: int) -> None:
         async with asking(place, asked, workers) as (store, asker):
             took, found = await verify(store, asked, asker, server)
         if not found == from_server.sums == from_file.sums:
-            raise SystemExit("batches of leased workers add up to something else")
+            raise SystemExit("batches of remote workers add up to something else")
         remote.append(took)
     note = f"{count:,} reports of {VALUES:,} values at the leader, {BATCH} a batch, best of {TURNS}"
     report_cpu(from_file, from_server, remote[0], count, note)
     report(
         Row(
-            path="reports verified by two leased workers",
+            path="reports verified by two remote workers",
             ours=count / remote[1].wall_s,
             unit="/s",
-            peer="one leased worker",
+            peer="one remote worker",
             peer_value=count / remote[0].wall_s,
             ratio=remote[0].wall_s / remote[1].wall_s,
             must=1.7 if len(os.sched_getaffinity(0)) > 2 else None,
@@ -249,8 +249,8 @@ async def run(directory: Path, url: str, server: int, count: int) -> None:
 
 
 def report_cpu(from_file: Verified, from_server: Verified, remote: Took, count: int, note: str) -> None:
-    """Report the CPU of a report: of one leased worker, of reading alone, and of the server."""
-    path, each = "CPU of a report verified by a leased worker", 1e6 / count
+    """Report the CPU of a report: of one remote worker, of reading alone, and of the server."""
+    path, each = "CPU of a report verified by a remote worker", 1e6 / count
     for peer, beside, must in (
         ("a worker of one process over the same tables", from_server.took, 1.15),
         ("a worker of one process over its file", from_file.took, None),
@@ -283,7 +283,7 @@ def report_cpu(from_file: Verified, from_server: Verified, remote: Took, count: 
     )
     report(
         Row(
-            path="the server's CPU of a report that is verified by a leased worker",
+            path="the server's CPU of a report that is verified by a remote worker",
             ours=each * remote.server_s,
             unit="us",
             peer="by a worker of one process over the same tables",
@@ -300,7 +300,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the benchmark."""
     argparse.ArgumentParser(description=__doc__).parse_args(arguments)
     if find_postgres() is None:
-        report(Row(path="leased workers", ours=None, unit="us", note="needs PostgreSQL (scripts/programs)"))
+        report(Row(path="remote workers", ours=None, unit="us", note="needs PostgreSQL (scripts/programs)"))
         return 0
     count = BATCH if smoke() else 8 * BATCH if quick() else 32 * BATCH
     with tempfile.TemporaryDirectory() as directory, own_cluster("shared_buffers=128MB", "max_wal_size=1GB") as cluster:

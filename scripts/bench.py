@@ -54,7 +54,10 @@ LEFT_OUT: Final = {
     "network": ("it starts a fleet of clients", r"network: "),
     "question": ("it watches aggregators that wait", r"aggregator: .* open questions, idle"),
     "takeover": ("it fills a server with reports", r"a shard of .* taken over|lanes of .* reports"),
-    "workers": ("it starts the processes of an aggregator over PostgreSQL", r".* leased worker|of it: reading"),
+    "workers": (
+        "it starts the processes of an aggregator over PostgreSQL",
+        r".* (leased|remote) worker|of it: reading",
+    ),
 }
 """What a quick run leaves out unless it is named: why its figures need a long run, and how names of its rows begin."""
 SIZES_TOLD: Final = {

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from fleetcount_client import sessions
-from fleetcount_client.charges import coin_of, unit_id
+from fleetcount_client.answering import coin_of
+from fleetcount_client.charges import unit_id
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.policy import JoinRule, PolicyRefusal
@@ -192,13 +193,13 @@ async def test_a_unit_that_was_opened_stays_charged_whole_and_keeps_its_coin(tmp
     device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
     await device.answer(horizon_s=601)
     (charge,) = device.spool.charges()
-    before = device.questions.seat(device.questions.known(device.questions.rows()[0]), 1)
+    before = device.questions.assign(device.questions.known(device.questions.rows()[0]), 1)
 
     assert device.questions.leave(question.question_id) == 0
     assert device.spool.charges() == (charge,)
     assert device.questions.join(question.question_id) is None
     assert device.spool.charges() == (charge,)
-    again = device.questions.seat(device.questions.known(device.questions.rows()[0]), 2)
+    again = device.questions.assign(device.questions.known(device.questions.rows()[0]), 2)
     assert before.sampled == again.sampled  # type: ignore[union-attr]
 
 

@@ -151,7 +151,7 @@ async def once(
         DamagedError: the window is in quarantine.
         StoreError: this machine failed; the next call finds out whether the step was done.
     """
-    windows.check_whole(window_id)
+    windows.check_undamaged(window_id)
     name = step_name(step, batch)
     begin = partial(_known_or_taken, windows, window_id, step, name, request, work, within or nullcontext())
     known = await _one_at_a_time(windows, window_id, name, begin)
@@ -220,7 +220,7 @@ def _change(window_id: WindowId, rule: StepRule, row: StepRow, entry: Entry) -> 
 
 async def move(windows: Windows, window_id: WindowId, to: WindowState, *, reason: str = "") -> WindowState:
     """Move a window to a state without a step, if its present state allows that; return its state afterwards."""
-    windows.check_whole(window_id)
+    windows.check_undamaged(window_id)
     allowed = frozenset(state for state, following in TRANSITIONS.items() if to in following)
     if windows.states[window_id] not in allowed:
         return windows.states[window_id]

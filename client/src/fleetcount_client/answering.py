@@ -6,15 +6,17 @@ Pure: randomness is an argument, nothing is stored, sealed or sent, and no truth
 import hashlib
 import struct
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm
-from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_mechanisms.randomness import RandomSource, uniform_below
 from fleetcount_mechanisms.responses import MangatVector, RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie, toss, toss_in_unit
 from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import Digest, ReportId, SessionId, new_report_id
+from fleetcount_protocol.layout import uint
 from fleetcount_protocol.window.domain import Bins
 from fleetcount_protocol.window.signal import converted
 from fleetcount_protocol.window.window import Window, context_of, prio3_for
@@ -108,6 +110,43 @@ def truth_of(window: Window, reading: Reading) -> Truth:
     return positions.pop() if len(positions) == 1 else 0
 
 
+# A coin that holds for a day or for a question is derived and never stored: from a secret of the device and the name of
+# its unit, so that leaving and joining again, a crash or a lost row toss nothing anew. It must not be shown, logged or
+# kept; only the device's own secret is.
+
+_COIN_LABEL: Final = b"fleetcount device coin v1"
+_BLOCK_BYTES: Final = 64
+
+
+class _DerivedBytes:
+    """The stream SHAKE-256(label || secret || unit || i), block after block: uniform to all who lack the secret."""
+
+    __slots__ = ("_count", "_left", "_seed")
+
+    def __init__(self, seed: bytes) -> None:
+        self._seed = seed
+        self._count = 0
+        self._left = b""
+
+    def random_bytes(self, count: int, /) -> bytes:
+        """Return the next bytes of the stream."""
+        while len(self._left) < count:
+            self._left += hashlib.shake_256(self._seed + uint(self._count, 8)).digest(_BLOCK_BYTES)
+            self._count += 1
+        found, self._left = self._left[:count], self._left[count:]
+        return found
+
+
+def coin_of(secret: bytes, unit: bytes, rate: Fraction) -> bool:
+    """Toss the sampling coin of a unit of a question: True with probability exactly `rate`.
+
+    All windows of the unit get the same coin, drawn by rejection. `secret` is the device's own, `unit` the unit's name
+    (`charges.unit_id`).
+    """
+    number = uniform_below(_DerivedBytes(_COIN_LABEL + secret + unit), rate.denominator)
+    return number < rate.numerator
+
+
 def draw_two_round(
     window: Window,
     truth: Truth,
@@ -119,8 +158,8 @@ def draw_two_round(
 ) -> TwoRoundSecret:
     """Toss the die for both rounds and draw the report's name and seed (device, once a window; [SP] section 4).
 
-    `sampled` is the coin of the unit that a window of a question is in; None tosses it with the rest. `device` is the
-    digest of the device's public key, to which the report's name is bound.
+    `sampled` is the coin of the window's unit where it holds for several windows (`coin_of`); None tosses it with the
+    rest. `device` is the digest of the device's public key, to which the report's name is bound.
 
     Raises:
         QuestionError: the window does not ask by Sampling Privacy.

@@ -18,7 +18,7 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints
 
-from fleetcount_client.charges import COIN_SECRET_BYTES, Charge
+from fleetcount_client.charges import Charge
 from fleetcount_client.contact import TrustStore
 from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import PolicyRefusal
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from fleetcount_protocol.messages import ReleaseAnswer
     from fleetcount_protocol.release.walk import WalkEnd
 
+_COIN_SECRET_BYTES: Final = 32
 _PUT: Final = "INSERT OR REPLACE INTO questions VALUES(?,?,?,?,?,?,?,?)"
 
 
@@ -150,7 +151,7 @@ class QuestionRows:
             found = connection.execute(query, (self._spool.name,)).fetchone()
             if found is not None and found[0] is not None:
                 return bytes(found[0])
-            secret = source.random_bytes(COIN_SECRET_BYTES)
+            secret = source.random_bytes(_COIN_SECRET_BYTES)
             connection.execute("UPDATE device SET secret=? WHERE name=?", (secret, self._spool.name))
         return secret
 

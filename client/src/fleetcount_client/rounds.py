@@ -76,22 +76,22 @@ class Rounds:
     notes: SignalNotes
 
     async def answer(
-        self, seat: WindowAssignment, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
+        self, assignment: WindowAssignment, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
     ) -> Outcome:
         """Answer a window that is paid for to its end, or take up an answer that was begun before.
 
         Raises:
             MachineError: the store failed; nothing was sent that is not stored.
         """
-        report, fault = self.spool.report(seat.window.window_id), ""
+        report, fault = self.spool.report(assignment.window.window_id), ""
         if report is None:
-            begun, fault = await self._open(seat, signals, still_asked)
+            begun, fault = await self._open(assignment, signals, still_asked)
             if isinstance(begun, Outcome):
                 return begun
             # Another process of this device may have been faster, and be further.
             first = begun.phase is Phase.ROUND_ONE
-            report = await self._deliver_first(seat.window, begun, one_now=True) if first else begun
-        return replace(await self._finish(seat.window, report), fault=fault)
+            report = await self._deliver_first(assignment.window, begun, one_now=True) if first else begun
+        return replace(await self._finish(assignment.window, report), fault=fault)
 
     async def take_up(self, window: Window) -> Outcome:
         """Bring an answer that was begun before to its end.
@@ -119,15 +119,15 @@ class Rounds:
     # The beginning: open sessions, wait, then mark the charge as sent and store in one step.
 
     async def _open(
-        self, seat: WindowAssignment, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
+        self, assignment: WindowAssignment, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
     ) -> tuple[Report | Outcome, str]:
         """Return the first message's report, or why there is none; and the reading's fault, "" for none."""
-        window = seat.window
+        window = assignment.window
         opens, closes = window.round_one_opens, window.round_one_closes
         if self.timer.now() >= closes:
             return Outcome.of(window, OutcomeKind.MISSED, _CLOSED), ""
-        first = min(self._moments(len(seat.aggregators), opens, closes))
-        opened = await self._sessions_of(window, seat.aggregators, first)
+        first = min(self._moments(len(assignment.aggregators), opens, closes))
+        opened = await self._sessions_of(window, assignment.aggregators, first)
         if isinstance(opened, Outcome):
             return opened, ""
         await self.pause_until(first)
@@ -137,12 +137,12 @@ class Rounds:
         fault = self.notes.note(window.signal, reading, window.domain)
         # While it was read, another answer may have found that an aggregator has lost the session of both.
         while (current := self.sessions.current(opened)) is None:
-            opened = await self._sessions_of(window, seat.aggregators, self.timer.now())
+            opened = await self._sessions_of(window, assignment.aggregators, self.timer.now())
             if isinstance(opened, Outcome):
                 return opened, fault
         if self.timer.now() >= window.round_one_closes:
             return Outcome.of(window, OutcomeKind.MISSED, "round one closed while the signal was read"), fault
-        return self._charge(seat, current, reading), fault
+        return self._charge(assignment, current, reading), fault
 
     async def _sessions_of(
         self, window: Window, aggregators: tuple[Aggregator, ...], before: float
@@ -163,11 +163,13 @@ class Rounds:
             return "the window is not asked any more"
         return "" if self.conditions() else "the program's conditions did not hold at the time"
 
-    def _charge(self, seat: WindowAssignment, opened: tuple[OpenSession, ...], reading: Reading) -> Report | Outcome:
-        window = seat.window
+    def _charge(
+        self, assignment: WindowAssignment, opened: tuple[OpenSession, ...], reading: Reading
+    ) -> Report | Outcome:
+        window = assignment.window
         shown = self.private.shown(window.signal, reading.value)
         truth = truth_of(window, replace(reading, value=shown))
-        charge = replace(seat.charge, asked_at=window.round_one_opens)
+        charge = replace(assignment.charge, asked_at=window.round_one_opens)
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
             return ledger.judge_reserved(self.policy, charge.charge_id)
@@ -175,7 +177,7 @@ class Rounds:
         def form(rows: Sequence[SessionRow]) -> Beginning:
             sessions = [OpenSession.of(row) for row in rows]
             keys = tuple(session.secret.window_key for session in sessions)
-            report, parts = self._form(window, keys, truth, seat.sampled)
+            report, parts = self._form(window, keys, truth, assignment.sampled)
             moved = [session.moved_on().row for session in sessions]
             return Beginning(report=report, entries=_outbox_entries(window, keys, parts), sessions=moved)
 
@@ -384,18 +386,19 @@ class QuestionLoop:
         self.under_way[window.window_id] = window
         try:
             unread = judge_sources(signals, window.signal, window.domain)
-            seat = unread or await self._seat(question, window, survivors, signals)
-            if isinstance(seat, PolicyRefusal):
-                _LOG.info("window %d of question %s is not answered: %s", index, name, seat.message)
+            assignment = unread or await self._assign(question, window, survivors, signals)
+            if isinstance(assignment, PolicyRefusal):
+                _LOG.info("window %d of question %s is not answered: %s", index, name, assignment.message)
                 # What is not reserved was left out when the question was joined: nobody asks for it.
-                reserved = seat.rule != "reserved"
-                return Outcome.of(window, OutcomeKind.REFUSED, seat.message, seat.rule) if reserved else None
+                if assignment.rule == "reserved":
+                    return None
+                return Outcome.of(window, OutcomeKind.REFUSED, assignment.message, assignment.rule)
 
             def still_asked() -> bool:
                 now = self.book.joined(question_id)
                 return now is not None and not now.skips(index)
 
-            return await self.rounds.answer(seat, signals, still_asked)
+            return await self.rounds.answer(assignment, signals, still_asked)
         except QuestionError as error:
             _LOG.warning("window %d of question %s is not answered: %s", index, name, error)
             return Outcome.of(window, OutcomeKind.GIVEN_UP, str(error))
@@ -404,7 +407,7 @@ class QuestionLoop:
         finally:
             self.under_way.pop(window.window_id)
 
-    async def _seat(
+    async def _assign(
         self,
         question: KnownQuestion,
         window: Window,
@@ -423,7 +426,7 @@ class QuestionLoop:
         wait = min(_LOOK_S, (window.round_one_closes - window.round_one_opens) / _LOOKS)
         while True:
             try:
-                return self.book.seat(question, place, survivors)
+                return self.book.assign(question, place, survivors)
             except QuestionError as error:
                 if self.timer.now() + wait >= window.round_one_closes:
                     raise

@@ -25,7 +25,8 @@ from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.question import QUESTION_OFFER
 
-from fleetcount_client.charges import Charge, WindowAssignment, coin_of, judge_age, ready_at, unit_id, unknown_before
+from fleetcount_client.answering import coin_of
+from fleetcount_client.charges import Charge, WindowAssignment, judge_age, ready_at, unit_id, unknown_before
 from fleetcount_client.contact import TrustStore
 from fleetcount_client.ledger import Ledger, charges_of_question, open_units
 from fleetcount_client.outcome import Outcome, OutcomeKind
@@ -353,7 +354,7 @@ class Subscriptions:
             _LOG.warning("%s", error)
             return None
 
-    def seat(
+    def assign(
         self, question: KnownQuestion, index: int, survivors: tuple[int, ...] = ()
     ) -> WindowAssignment | PolicyRefusal:
         """Return the device's part in a window of a joined question, or why it has none.

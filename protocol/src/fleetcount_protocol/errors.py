@@ -108,7 +108,7 @@ class PeerProblem(enum.Enum):
     """This aggregator recomputed the result and got another one."""
     BEHIND = "behind"
     """The calling aggregator's ledger is shorter than it was: a restored backup."""
-    TOO_TELLING = "too_telling"
+    POSTERIOR_TOO_LARGE = "posterior_too_large"
     """The record would reveal more of a device than the operator allows (`largest_posterior`)."""
     WINDOW_REFUSED = "window_refused"
     STALE_EPOCH = "stale_epoch"

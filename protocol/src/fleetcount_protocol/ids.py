@@ -170,11 +170,11 @@ def _is_address(text: str, kind: Callable[[str], object]) -> bool:
     return True
 
 
-# Names of reports. A name is bound to one window and one device, so that no other device can use it first and one
-# process of an aggregator decides about all reports of a device.
+# Names of reports. A name is bound to one window and one device, so that no other device can use it first and all
+# reports of a device to a window are found together.
 #
-#     bytes 0 to 3    SHA-256(label | window id | device)[:4]: which shard and which leaf the report is in. They follow
-#                     from window and device alone, so a device's second report reaches the owner of its first one.
+#     bytes 0 to 3    SHA-256(label | window id | device)[:4]. They follow from window and device alone, so that the
+#                     names of a device's first and second report begin alike; byte 0 is the leaf of the set.
 #     bytes 4 to 11   random
 #     bytes 12 to 15  SHA-256(label | device | bytes 0 to 11)[:4]: they bind all the others to the device
 #
@@ -185,10 +185,10 @@ def _is_address(text: str, kind: Callable[[str], object]) -> bool:
 # A party that knows a device's key can recognise its names; to all others a name proves nothing. So names are never in
 # messages that other devices can read, and only the session proves which device sent a report.
 
-REPORT_ID_SHARD_BYTES: Final = 4
+REPORT_ID_PREFIX_BYTES: Final = 4
 REPORT_ID_RANDOM_BYTES: Final = 8
-_NAMED_BYTES: Final = REPORT_ID_SHARD_BYTES + REPORT_ID_RANDOM_BYTES
-_SHARD_LABEL: Final = b"fleetcount v2 report shard"
+_NAMED_BYTES: Final = REPORT_ID_PREFIX_BYTES + REPORT_ID_RANDOM_BYTES
+_PREFIX_LABEL: Final = b"fleetcount v2 report shard"
 _REPORT_ID_LABEL: Final = b"fleetcount v2 report id"
 
 
@@ -197,18 +197,18 @@ def new_report_id(window_id: WindowId, device: Digest, source: RandomSource) -> 
 
     Run by the device.
     """
-    named = _shard(window_id, device) + source.random_bytes(REPORT_ID_RANDOM_BYTES)
+    named = _prefix(window_id, device) + source.random_bytes(REPORT_ID_RANDOM_BYTES)
     return ReportId(named + _bound(device, named))
 
 
 def owns(window_id: bytes, device: bytes, report_id: bytes) -> bool:
     """Return whether this device may use this name for this window; run by every aggregator."""
     named = report_id[:_NAMED_BYTES]
-    return report_id == named + _bound(device, named) and named.startswith(_shard(window_id, device))
+    return report_id == named + _bound(device, named) and named.startswith(_prefix(window_id, device))
 
 
-def _shard(window_id: bytes, device: bytes) -> bytes:
-    return hashlib.sha256(_SHARD_LABEL + window_id + device).digest()[:REPORT_ID_SHARD_BYTES]
+def _prefix(window_id: bytes, device: bytes) -> bytes:
+    return hashlib.sha256(_PREFIX_LABEL + window_id + device).digest()[:REPORT_ID_PREFIX_BYTES]
 
 
 def _bound(device: bytes, named: bytes) -> bytes:

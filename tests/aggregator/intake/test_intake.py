@@ -290,7 +290,7 @@ async def test_a_repeat_of_what_cannot_be_looked_up_is_busy_and_holds_up_no_othe
     await network.stop_all()
 
 
-async def test_a_repeat_whose_shard_has_no_owner_at_present_is_busy_and_not_an_error(
+async def test_a_repeat_whose_lane_cannot_be_read_at_present_is_busy_and_not_an_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     network, window = await start()
@@ -299,10 +299,10 @@ async def test_a_repeat_whose_shard_has_no_owner_at_present_is_busy_and_not_an_e
     await device.send(device.first(3))
     await network.run_to_the_end(window)
 
-    async def ownerless(*_: object) -> None:
+    async def unreadable(*_: object) -> None:
         raise StoreBusyError("the lane of a report is read at present")
 
-    monkeypatch.setattr(network.core(0).context.store, "instalment_digests", ownerless)
+    monkeypatch.setattr(network.core(0).context.store, "instalment_digests", unreadable)
 
     [answer] = await network.core(0).service.upload(device.first(3)[:1])
 
@@ -380,7 +380,7 @@ async def test_who_takes_a_victim_s_report_id_first_is_refused_and_the_victim_is
     assert [reason(answer) for answer in (*honest, *second)] == [None] * 4
 
 
-async def test_a_device_cannot_choose_the_shard_that_its_report_is_in() -> None:
+async def test_a_device_cannot_choose_the_prefix_of_its_report_id() -> None:
     """Its second report would meet another owner than the first one, which has never heard of it."""
     network, window = await start()
     device = await ready(network, window, 0)

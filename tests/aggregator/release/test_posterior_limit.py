@@ -63,11 +63,11 @@ async def test_a_telling_record_is_refused_by_whichever_aggregator_has_a_limit(s
     assert states(network, telling) == {WindowState.ABORTED}
     row = await network.core(0).context.store.window(telling.window_id)
     assert row is not None
-    assert row.abort_reason == AbortReason.TOO_TELLING.value
+    assert row.abort_reason == AbortReason.POSTERIOR_TOO_LARGE.value
     released = await network.core(0).service.release(after.window_id)
     chain = decode_record(released.record).chain
     assert chain is not None
-    assert chain.missing == (MissingWindow(index=1, reason="too_telling"),)
+    assert chain.missing == (MissingWindow(index=1, reason="posterior_too_large"),)
     assert len(await network.core(0).context.store.ledger()) == 3, "what was opened stays charged"
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.journal import move
-from fleetcount_aggregator.memory.windows import no_broker
+from fleetcount_aggregator.memory.windows import broker_unreachable
 from fleetcount_aggregator.storage.ended import FIRST_KEY, ArchivedWindow
 from fleetcount_aggregator.storage.row_types import LedgerRow, Lifecycle, WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store
@@ -124,7 +124,7 @@ async def test_a_window_whose_outcome_a_broker_keeps_waits_for_the_broker() -> N
         withdrawn.append(window_id)
         return True
 
-    network.core(0).context.windows.outcomes.withdraw = no_broker
+    network.core(0).context.windows.outcomes.withdraw = broker_unreachable
     window, _, _ = await released(network)
     await pass_to(network, window.expiry + KEEP_S + 61)
     waiting = await rests(network, Lifecycle.RETIRED)

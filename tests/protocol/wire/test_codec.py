@@ -7,7 +7,7 @@ import pytest
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.v1 import device_pb2, peer_pb2
-from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Shape, Size, message, shape, single
+from fleetcount_protocol.wire.codec import Bounds, Conversion, Count, Label, Range, Size, conversion, message, single
 
 WINDOW = WindowId(bytes(range(32)))
 QUESTION = QuestionId(bytes(range(32)))
@@ -61,7 +61,7 @@ def refused(codec: Any, data: Any, words: str) -> None:
 )
 def test_a_text_needs_its_bound_and_a_bound_its_field(own: dict[str, Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
-        shape(peer_pb2.AbortRequest, Abort, {Abort: own})
+        conversion(peer_pb2.AbortRequest, Abort, {Abort: own})
 
 
 def test_bytes_and_tuples_need_a_bound() -> None:
@@ -69,16 +69,16 @@ def test_bytes_and_tuples_need_a_bound() -> None:
         whole: dict[str, Any] = {**STATUS_BOUNDS, "state": Label(1, 9), "set_digest": Size(0, 32)}
         del whole[missing]
         with pytest.raises(TypeError, match=f"{missing.replace('_', '.')} is .*None does not bound"):
-            shape(peer_pb2.GetStatusResponse, Status, {Status: whole})
+            conversion(peer_pb2.GetStatusResponse, Status, {Status: whole})
 
 
 def test_fields_correspond_by_name_and_one_of_two_answers_has_some_of_them() -> None:
     bounds: Bounds = {Abort: {"reason": Label(1, 9)}, Query: {"deployment": Label(0, 9)}}
 
     with pytest.raises(TypeError, match="Abort: no field corresponds to reason, set_digest"):
-        shape(peer_pb2.CommitRequest, Abort, bounds)
+        conversion(peer_pb2.CommitRequest, Abort, bounds)
     with pytest.raises(TypeError, match="Query: no field corresponds to after, deployment, over"):
-        shape(device_pb2.GetReleaseRequest, Query, bounds, subset=True)
+        conversion(device_pb2.GetReleaseRequest, Query, bounds, subset=True)
 
 
 def test_what_is_not_there_is_an_empty_field() -> None:
@@ -139,7 +139,9 @@ def test_parts_are_counted_before_one_is_read() -> None:
     def never(_: object) -> bytes:
         raise AssertionError("a part was read")
 
-    part: Shape[bytes, device_pb2.SessionReply] = Shape(device_pb2.SessionReply, lambda raw: {"session_id": raw}, never)
+    part: Conversion[bytes, device_pb2.SessionReply] = Conversion(
+        device_pb2.SessionReply, lambda raw: {"session_id": raw}, never
+    )
     codec = single("replies", device_pb2.OpenSessionsResponse, tuple[bytes, ...], 1_000, Count(0, 1, part))
 
     refused(codec, codec.to_pb((b"a", b"b")), "more than 1 replies")

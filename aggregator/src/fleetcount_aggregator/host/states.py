@@ -23,7 +23,7 @@ class AbortReason(enum.Enum):
     SET_DISAGREEMENT = "set_disagreement"
     RECORD_DISAGREEMENT = "record_disagreement"
     OUT_OF_RANGE = "out_of_range"
-    TOO_TELLING = "too_telling"
+    POSTERIOR_TOO_LARGE = "posterior_too_large"
     RESTORED_BACKUP = "restored_backup"
     LEADER_SILENT = "leader_silent"
     LEADER_SLOW = "leader_slow"

@@ -28,7 +28,7 @@ from fleetcount_transport.admission.identity import Identity
 
 from fleetcount_aggregator.intake.intake import Intake
 from fleetcount_aggregator.memory.installed import InstalledQuestion
-from fleetcount_aggregator.memory.questions import Questions, is_spread
+from fleetcount_aggregator.memory.questions import Questions, installed_everywhere
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 
@@ -80,7 +80,9 @@ class DeviceService:
         return [
             one
             for one in self._questions.values()
-            if (over or now < one.asked.schedule.end) and not one.refused_by and (not one.is_leader or is_spread(one))
+            if (over or now < one.asked.schedule.end)
+            and not one.refused_by
+            and (not one.is_leader or installed_everywhere(one))
         ]
 
     def offer(self, question: InstalledQuestion) -> QuestionOffer:

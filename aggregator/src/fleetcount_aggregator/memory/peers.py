@@ -29,7 +29,7 @@ FATAL: Final = {
     PeerProblem.ABORTED: AbortReason.PEER_ABORTED,
     PeerProblem.CONFLICT: AbortReason.SET_DISAGREEMENT,
     PeerProblem.DISAGREES: AbortReason.RECORD_DISAGREEMENT,
-    PeerProblem.TOO_TELLING: AbortReason.TOO_TELLING,
+    PeerProblem.POSTERIOR_TOO_LARGE: AbortReason.POSTERIOR_TOO_LARGE,
     PeerProblem.BEHIND: AbortReason.RESTORED_BACKUP,
     PeerProblem.RELEASED: AbortReason.RESTORED_BACKUP,
 }

@@ -1,7 +1,7 @@
-"""The questions of this aggregator in memory, and what the store has beside each: its notes, and the windows decided.
+"""The questions of this aggregator in memory, with their notes; and the decisions about their windows in the store.
 
-A question may have 65,536 windows: what was decided about them is read from the store when it is asked for. It must not
-judge a question (`windows.question_install`) nor decide about a window (`windows.windows`).
+A question may have 65,536 windows: the decision about one is read from the store when a caller needs it. This module
+must neither judge a question (`windows.question_install`) nor decide about a window (`windows.windows`).
 """
 
 import asyncio
@@ -27,18 +27,18 @@ from fleetcount_aggregator.storage.row_types import DecidedWindow, QuestionRow
 from fleetcount_aggregator.storage.store import Store
 
 QUESTION: Final = "question"
-"""What is given: the question itself; an order goes by its `order_name`."""
+"""The name of the question itself in notes of what another aggregator has; an order has its `order_name`."""
 _ORDER, _KEYS, _GIVEN, _REFUSED = "order/", "keys/", "given/", "refused"
-"""The names of notes, which existing stores hold: never change one."""
+"""The names of notes. Existing stores hold them: never change one."""
 _AT_ONCE: Final = 256
-"""Decided windows read in one go."""
+"""The number of decisions read by one query."""
 
 
 class Questions(Mapping[QuestionId, InstalledQuestion]):
-    """The questions in work by id, and those that still count in a period's budget.
+    """The questions by id that are not over, or whose charge still counts in a period's budget.
 
-    One that the store may have without an answer, since the call failed, is unconfirmed until `reconcile`: it counts in
-    the budget, so `lock` is held, and `reconcile` called, before another one is judged.
+    A question whose write was not confirmed may be in the store, and then counts in the budget: a caller holds `lock`
+    and calls `reconcile` before it judges another question.
     """
 
     def __init__(self, host: Host, store: Store) -> None:
@@ -48,11 +48,11 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         self.lock = asyncio.Lock()
         """Questions are installed one at a time."""
         self.openings: DueQueue[QuestionId] = DueQueue()
-        """When the next window of each question is to be decided about."""
+        """The times (Unix seconds) at which the next window of each question is to be decided."""
         self.handovers: DueQueue[QuestionId] = DueQueue()
-        """When to hand the other aggregators what they lack of a question."""
+        """The times (Unix seconds) at which the other aggregators get what they lack of a question."""
         self.adopting = False
-        """Whether the store was put back from a backup and lacks what came after it: nothing new is taken."""
+        """Whether the store was restored from a backup and is catching up: no new question is accepted."""
         self._known: dict[QuestionId, InstalledQuestion] = {}
         self._unconfirmed: set[QuestionId] = set()
 
@@ -68,10 +68,10 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
     # Into memory and out of it.
 
     async def add(self, signed: SignedQuestion, seed: bytes, start: SignedOrder | None) -> QuestionRow:
-        """Store a question with its start, in one transaction, under `lock`; return its row, to be taken up.
+        """Store a question with its start in one transaction; return its row for `load_row`. The caller holds `lock`.
 
         Raises:
-            StoreError: it failed; whether the question is stored shows at `reconcile`.
+            StoreError: the store failed; `reconcile` finds out whether the question is stored.
         """
         question_id = signed.question.question_id
         notes = {} if start is None else {order_name(start): encode_signed_order(start)}
@@ -87,21 +87,21 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         return stored
 
     async def reconcile(self) -> None:
-        """Take up what was installed without an answer, before anything else is judged: it counts in the budget.
+        """Load the questions whose write was not confirmed, if the store has them.
 
         Raises:
-            FleetcountError: the store failed, or holds what cannot be read.
+            FleetcountError: the store failed, or a question cannot be read.
         """
         for question_id in list(self._unconfirmed):
             await self.follow(question_id)
-            if question_id in self._known:  # Else it may be stored yet.
+            if question_id in self._known:  # Otherwise the write may still arrive.
                 self._unconfirmed.discard(question_id)
 
     async def load(self, windows: Windows) -> None:
-        """Take up every question in work with its orders, and those that still count in a period's budget.
+        """Load every question that is not over, or whose charge still counts in a period's budget.
 
-        A process that is elected drops those that count no more: another may have archived and forgotten them. One
-        that is damaged, or of which a window or note is, is named and left out; so is what was charged for it.
+        An elected process also drops the others, which another coordinator may have archived and deleted. A damaged
+        question is logged and left out, and its unknown charge noted in `windows`.
 
         Raises:
             FleetcountError: a stored question cannot be read (another at-rest key).
@@ -114,7 +114,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
                 del self._known[gone]
         for row in rows:
             try:
-                await self.take_up(row)
+                await self.load_row(row)
             except (StoreError, DecodeError, QuestionError) as error:
                 log.error("question_not_served", question=str(row.question_id), reason=str(error))
                 windows.quarantine(
@@ -126,7 +126,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
                 )
 
     async def follow(self, question_id: QuestionId) -> None:
-        """Take up what the store has of one question that another process of this aggregator installed or went on with.
+        """Read one question, its notes and decisions, after another process of this aggregator changed them.
 
         Raises:
             FleetcountError: the store failed, or the question cannot be read.
@@ -135,18 +135,18 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         if known is None:
             row = await self.store.one_question(question_id)
             if row is not None:
-                await self.take_up(row)
+                await self.load_row(row)
             return
-        self._take_up_notes(known, await self.store.question_notes(question_id))
+        self._load_notes(known, await self.store.question_notes(question_id))
         decided = await count_decided(self.store, question_id, known.following)
         known.following = max(known.following, decided)
 
-    async def take_up(self, row: QuestionRow) -> InstalledQuestion:
-        """Take a stored question into memory with its notes; its next window and its hand-over are due at once.
+    async def load_row(self, row: QuestionRow) -> InstalledQuestion:
+        """Load a stored question with its notes; its next window and its hand-over are due at once.
 
         Raises:
-            DamagedError: what was signed, or its start, is not there as it was written.
-            DecodeError, QuestionError, StoreError: it cannot be read.
+            DamagedError: the signed question or its start is missing or changed.
+            DecodeError, QuestionError, StoreError: the row cannot be read.
         """
         notes = await self.store.question_notes(row.question_id)
         signed = stored_question(row.signed, notes)
@@ -165,14 +165,14 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
             seed=self.store.data_keys.at_rest.open(row.seed, b"verify seed", row.question_id),
             position=position_in(signed, self.host.aggregator_id),
         )
-        self._take_up_notes(question, notes)
+        self._load_notes(question, notes)
         question.following = await count_decided(self.store, row.question_id)
         self._known[row.question_id] = question
         self.openings.put(0, row.question_id)
         self.handovers.put(0, row.question_id)
         return question
 
-    def _take_up_notes(self, question: InstalledQuestion, notes: Mapping[str, bytes]) -> None:
+    def _load_notes(self, question: InstalledQuestion, notes: Mapping[str, bytes]) -> None:
         question.orders = orders_of(notes)
         question.given = {name for name in notes if name.startswith(_GIVEN)}
         question.refused_by = refused_by(notes)
@@ -181,7 +181,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
                 self.key_lists.keep(question.asked, decode_signed_key_list(note))
 
     async def archive(self, question: InstalledQuestion) -> None:
-        """Let a question that is over leave memory: nobody asks for the key lists of others any more.
+        """Archive a question that is over, without the key lists of other aggregators, and remove it from memory.
 
         Raises:
             StoreError: the store failed; the question stays.
@@ -192,26 +192,26 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
     # Notes: durable first, then in memory.
 
     async def note_order(self, question: InstalledQuestion, signed: SignedOrder) -> None:
-        """Keep an order, and have it handed over."""
+        """Store an order and schedule its delivery to the other aggregators."""
         await self.store.note_question(question.question_id, order_name(signed), encode_signed_order(signed))
         question.orders = _in_order([*question.orders, signed])
         self.host.failpoints.hit("question.after_order_store")
         self.handovers.put(0, question.question_id)
 
     async def note_given(self, question: InstalledQuestion, other: AggregatorId, what: str) -> None:
-        """Remember that another aggregator has something."""
+        """Note that another aggregator has the question (`QUESTION`) or an order (`order_name`)."""
         name = f"{_GIVEN}{other}/{what}"
         await self.store.note_question(question.question_id, name, b"")
         question.given.add(name)
 
     async def note_key_list(self, question: InstalledQuestion, signed: SignedKeyList) -> None:
-        """Keep another aggregator's list of sealing keys, if it is newer than the one known."""
+        """Store another aggregator's list of sealing keys if it is newer than the known one."""
         if self.key_lists.keep(question.asked, signed):
             name = _KEYS + signed.key_list.aggregator_id
             await self.store.note_question(question.question_id, name, encode_signed_key_list(signed))
 
     async def note_refusal(self, question: InstalledQuestion, other: AggregatorId) -> None:
-        """Remember that another aggregator does not take the question."""
+        """Note that another aggregator refused the question."""
         await self.store.note_question(question.question_id, _REFUSED, other.encode())
         question.refused_by = other
 
@@ -228,7 +228,7 @@ def position_in(signed: SignedQuestion, aggregator_id: AggregatorId) -> int:
     return ids.index(aggregator_id)
 
 
-# What the notes of a question say.
+# Reading of notes.
 
 
 def order_name(signed: SignedOrder) -> str:
@@ -237,10 +237,10 @@ def order_name(signed: SignedOrder) -> str:
 
 
 def stored_question(data: bytes, notes: Mapping[str, bytes]) -> SignedQuestion:
-    """Return a question as it is stored, with the start that stands among its notes.
+    """Return a stored question with the start from its notes.
 
     Raises:
-        DecodeError: what was signed or an order cannot be read.
+        DecodeError: the signed question or an order cannot be read.
         QuestionError: the start among its notes is not one of this question.
     """
     signed = decode_signed_question(data)
@@ -248,17 +248,17 @@ def stored_question(data: bytes, notes: Mapping[str, bytes]) -> SignedQuestion:
 
 
 def was_given(question: InstalledQuestion, other: AggregatorId, what: str) -> bool:
-    """Return whether another aggregator has something."""
+    """Return whether another aggregator has the question (`QUESTION`) or an order (`order_name`)."""
     return f"{_GIVEN}{other}/{what}" in question.given
 
 
-def is_spread(question: InstalledQuestion) -> bool:
+def installed_everywhere(question: InstalledQuestion) -> bool:
     """Return whether every other aggregator has the question."""
     return all(was_given(question, other, QUESTION) for other in question.others)
 
 
 def forget_given(question: InstalledQuestion, other: AggregatorId) -> None:
-    """Let everything be given again to an aggregator that came back without the question."""
+    """Note that an aggregator has lost the question and everything of it, so that all is delivered again."""
     question.given = {name for name in question.given if not name.startswith(f"{_GIVEN}{other}/")}
 
 
@@ -268,7 +268,7 @@ def orders_of(notes: Mapping[str, bytes]) -> tuple[SignedOrder, ...]:
 
 
 def refused_by(notes: Mapping[str, bytes]) -> str:
-    """Return which other aggregator does not take the question, by its notes; "" if none is known to refuse it."""
+    """Return the id of the aggregator that refused the question, from its notes; "" if none did."""
     return notes.get(_REFUSED, b"").decode()
 
 
@@ -276,14 +276,14 @@ def _in_order(orders: Iterable[SignedOrder]) -> tuple[SignedOrder, ...]:
     return tuple(sorted(orders, key=lambda one: (one.order.aggregator_id, one.order.number)))
 
 
-# What was decided about the windows of a question.
+# Decisions about the windows of a question.
 
 
 async def count_decided(store: Store, question_id: QuestionId, known: int = 0) -> int:
-    """Return how many windows of a question are decided, where `known` or more are; reads the others.
+    """Return how many windows of a question are decided; the caller knows that the first `known` are.
 
     Raises:
-        DamagedError: one of them is not as it was written, or is gone.
+        DamagedError: a decision is missing or changed.
         StoreError: the store failed.
     """
     while rows := await store.decided(question_id, above=known - 1, below=known + _AT_ONCE):
@@ -292,10 +292,10 @@ async def count_decided(store: Store, question_id: QuestionId, known: int = 0) -
 
 
 async def decided_window(store: Store, question_id: QuestionId, index: int) -> DecidedWindow:
-    """Return what was decided about one window, from 0 on.
+    """Return the decision about the window of an index, from 0.
 
     Raises:
-        DamagedError: it is not as it was written, or not there.
+        DamagedError: the decision is missing or changed.
         StoreError: the store failed.
     """
     rows = await store.decided(question_id, above=index - 1, below=index + 1)
@@ -307,7 +307,9 @@ async def decided_window(store: Store, question_id: QuestionId, index: int) -> D
 
 
 async def decided_before(store: Store, question_id: QuestionId, index: int) -> AsyncGenerator[DecidedWindow]:
-    """Give what was decided about the windows before one, the last first: one alone, then `_AT_ONCE` at a time.
+    """Yield the decisions about the windows before an index, the last first.
+
+    The first query reads one, since most callers need no more; each further query reads `_AT_ONCE`.
 
     Raises:
         DamagedError, StoreError: as `decided_window`.

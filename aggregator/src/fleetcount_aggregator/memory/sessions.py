@@ -1,6 +1,6 @@
-"""The sessions in memory and the seal of their chains; the store has them all.
+"""A cache of sessions and the encryption of their chains of keys; the store has all sessions.
 
-Which sessions are opened, and for whom, is the intake's.
+It must not decide which sessions are opened, or for whom (`intake.sessions`).
 """
 
 from collections.abc import Generator, Iterable, Sequence, Set
@@ -15,30 +15,30 @@ from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.storage.store import Store
 
 CACHED: Final = 2**20
-"""Sessions held in memory, about 340 bytes each; those beyond are read again from the store, oldest first."""
+"""The size of the cache, about 340 bytes a session; the oldest beyond it are evicted."""
 
 
 class SessionCache:
-    """The sessions in memory, `CACHED` at most: one whose keys were erased in the store is not read back into it."""
+    """At most `CACHED` sessions in memory, none with a key that the store has erased."""
 
     def __init__(self, store: Store, source: RandomSource) -> None:
         self.chain_seal = ChainSeal(store.data_keys.chain_keys, source)
         self.live: dict[bytes, PackedSession] = {}
-        """The sessions by id, the first to leave first."""
+        """The sessions by id, the next to be evicted first."""
         self._reading: list[tuple[Sequence[bytes], set[bytes]]] = []
 
     def __repr__(self) -> str:
-        return f"SessionCache({len(self.live)} sessions)"  # Their keys go into no log.
+        return f"SessionCache({len(self.live)} sessions)"  # No log may contain their keys.
 
     def keep(self, session_id: bytes, session: PackedSession) -> None:
-        """Hold a session; where there is no room, the oldest leave."""
+        """Add a session; if the cache is full, evict the oldest sixteenth."""
         if len(self.live) >= CACHED:
             for oldest in list(islice(self.live, CACHED // 16)):
                 del self.live[oldest]
         self.live[bytes(session_id)] = session
 
     def forget(self, session_ids: Iterable[bytes] | None = None) -> None:
-        """Forget sessions whose keys another process may have erased, None: all; those being read now as well."""
+        """Evict sessions whose keys another process may have erased, also while they are read; None for all."""
         named = None if session_ids is None else list(session_ids)
         for session_id in list(self.live) if named is None else named:
             self.live.pop(session_id, None)
@@ -47,7 +47,7 @@ class SessionCache:
 
     @contextmanager
     def reading(self, session_ids: Sequence[bytes]) -> Generator[Set[bytes]]:
-        """While sessions are read from the store: the set of those that are to be forgotten meanwhile."""
+        """Yield, while sessions are read from the store, the set of those that `forget` names in the meantime."""
         reading: tuple[Sequence[bytes], set[bytes]] = (session_ids, set())
         self._reading.append(reading)
         try:

@@ -1,7 +1,7 @@
-"""Which windows are in memory and where each stands: those in work, and a few that have ended.
+"""The windows in memory and the state of each: all that have not ended, and a cache of those that have.
 
-An aggregator has thousands of ended windows: they are read from the store again when they are asked for. It must not
-check, install or drive a window.
+The thousands of ended windows of an aggregator are read from the store when somebody asks for them. This module must
+not check, install or drive a window.
 """
 
 import asyncio
@@ -27,23 +27,23 @@ from fleetcount_aggregator.storage.row_types import StepRow, WindowChange
 from fleetcount_aggregator.storage.store import Store
 
 _MOST_ENDED: Final = 64
-"""Ended windows kept in memory, the last to end or to be asked for: devices come late in crowds."""
+"""The size of the cache of ended windows: after a window's end many devices ask for it within minutes."""
 _OUTCOMES: Final = 4096
-"""Outcomes remembered for who publishes them, four times a second: more do not end meanwhile."""
+"""Outcomes kept for the connection that publishes them four times a second; fewer windows end in between."""
 
 
 class Quarantined(NamedTuple):
-    """A window of which something is damaged, and what was signed, None if that is not whole either."""
+    """A window with a damaged row, and its signed fields, None if these are damaged too."""
 
     damage: Damage
     window: Window | None
 
 
 class States(dict[WindowId, WindowState]):
-    """The states of the windows in memory. A caller whose window has left memory meanwhile is to come again."""
+    """The states of the windows in memory; the caller repeats a call for a window that was evicted during it."""
 
     def __missing__(self, window_id: WindowId) -> WindowState:
-        """Refuse.
+        """Refuse a window that is not in memory.
 
         Raises:
             StoreError: always.
@@ -51,26 +51,27 @@ class States(dict[WindowId, WindowState]):
         raise StoreError(f"window {window_id.hex()} has left memory meanwhile")
 
 
-async def no_broker(window_id: WindowId) -> bool:
-    """Stand for `Outcomes.withdraw` while the broker cannot be reached: what it keeps it keeps."""
+async def broker_unreachable(window_id: WindowId) -> bool:
+    """Serve as `Outcomes.withdraw` until a connection to the broker replaces it: nothing is deleted there."""
     del window_id
     return False
 
 
-async def _kept_nowhere(window_id: WindowId) -> bool:
+async def _nothing_retained(window_id: WindowId) -> bool:
+    """Serve as `Outcomes.withdraw` where no broker is configured."""
     del window_id
     return True
 
 
 class Outcomes:
-    """The windows this aggregator leads that ended last, for the connection to the broker, which publishes them."""
+    """The last windows to end that this aggregator leads; the connection to the broker publishes them."""
 
     def __init__(self) -> None:
         self.count = 0
-        """How many have ended since the start."""
+        """The number of windows that have ended since the start."""
         self._last: deque[tuple[WindowId, int]] = deque(maxlen=_OUTCOMES)
-        self.withdraw: Callable[[WindowId], Awaitable[bool]] = _kept_nowhere
-        """Has the broker keep nothing of a window any more; says whether it keeps nothing."""
+        self.withdraw: Callable[[WindowId], Awaitable[bool]] = _nothing_retained
+        """Deletes the retained messages of a window at the broker; returns whether none is left."""
 
     def note(self, window: InstalledWindow) -> None:
         """Remember that a window has ended."""
@@ -79,15 +80,16 @@ class Outcomes:
             self.count += 1
 
     def since(self, count: int) -> Sequence[tuple[WindowId, int]]:
-        """Return the windows that have ended since `count` had, in order, each with its expiry."""
+        """Return the windows that ended after the first `count`, in order, each with its expiry (Unix seconds)."""
         return list(self._last)[max(0, len(self._last) - (self.count - count)) :]
 
 
 class Windows(Mapping[WindowId, InstalledWindow]):
-    """The windows in memory by id, over the store that has them all.
+    """The windows in memory by id; the store has all windows.
 
-    A window in work is `live`, and either `due` or waiting until it is; one that ends leaves to `ended` until it is
-    archived, and stays readable while it is among the last `_MOST_ENDED`. One in quarantine is in none of them.
+    A window that has not ended is `live`, and either `due` or in the queue with the time at which it will be. When it
+    ends it moves from `live` to `ended` until the store has archived it, and into a cache of `_MOST_ENDED` windows. A
+    window in quarantine is in none of these.
     """
 
     def __init__(self, host: Host, store: Store) -> None:
@@ -97,9 +99,9 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         self.waits = Waits(host.clock.now)
         self.outcomes = Outcomes()
         self.started = host.clock.now()
-        """When it began to look after the windows: at the start of this process, or when that was elected."""
+        """When this process began to drive windows, in Unix seconds: at its start or its election as coordinator."""
         self.steps_under_way: dict[tuple[WindowId, str], asyncio.Task[StepRow]] = {}
-        """The steps that are being taken now (`journal`)."""
+        """The steps that run now (`journal`)."""
         self._known: dict[WindowId, InstalledWindow] = {}
         self._states = States()
         self._live: dict[WindowId, InstalledWindow] = {}
@@ -128,51 +130,51 @@ class Windows(Mapping[WindowId, InstalledWindow]):
 
     @property
     def live(self) -> Mapping[WindowId, InstalledWindow]:
-        """The windows in work: those that have not ended, or of which the leader still owes the others the record."""
+        """The windows that have not ended, or whose record or abort another aggregator still lacks."""
         return self._live
 
     @property
     def due(self) -> Mapping[WindowId, InstalledWindow]:
-        """Those of `live` that are to be looked at: new, moved, or with something to do (`roles.scheduler`)."""
+        """The windows of `live` for the scheduler's next pass: new, in a new state, or with their time reached."""
         return self._due
 
     @property
     def ended(self) -> Mapping[WindowId, InstalledWindow]:
-        """Those that have left `live` and are not archived in the store yet (`windows.retention`)."""
+        """The ended windows that the store has not archived yet (`windows.retention`)."""
         return self._ended
 
     @property
     def ended_cache(self) -> Set[WindowId]:
-        """The ended windows that are still in memory, the first to leave first."""
+        """The cached ended windows, the next to be evicted first."""
         return self._ended_cache.keys()
 
     @property
     def purged(self) -> Set[WindowId]:
-        """Those that have ended and been purged, and are not archived yet."""
+        """The windows of `ended` whose reports and keys are deleted (`purge`)."""
         return self._purged
 
     @property
     def quarantined(self) -> Mapping[WindowId, Quarantined]:
-        """The windows that take part in nothing, for something of them is damaged in the store; they stay there."""
+        """The windows with damage in the store: no step, report or request reaches them until they are repaired."""
         return self._quarantined
 
     # Time.
 
     def leeway_s(self, window: InstalledWindow) -> float:
-        """How long after a window has closed its instalments are still taken: a twentieth of it at most."""
+        """Return for how many seconds after its close a window accepts instalments: at most 1/20 of a round."""
         return min(self.host.limits.leeway_s, window.shortest_round_s / 20)
 
     def is_over(self, window: InstalledWindow) -> bool:
-        """Whether the window's last round has closed by this aggregator's clock, its leeway too."""
+        """Return whether the window's last round and its leeway have ended by this aggregator's clock."""
         return self.host.clock.now() >= window.closes + self.leeway_s(window)
 
     def wait_until(self, moment: float, window_id: WindowId) -> None:
-        """Let a window be due again at a moment, or when it moves; until then it costs nothing."""
+        """Make a window due again at `moment` (Unix seconds), or earlier when its state changes."""
         self._due.pop(window_id, None)
         self._waiting.put(moment, window_id)
 
-    def pass_time(self) -> None:
-        """Let the windows in work whose moment has come be due."""
+    def update_due(self) -> None:
+        """Add to `due` the live windows whose time has been reached."""
         for window_id in self._waiting.take(self.host.clock.now()):
             if window_id in self._live:
                 self._due[window_id] = self._live[window_id]
@@ -187,7 +189,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         return None if row is None else row.state
 
     async def apply(self, change: WindowChange) -> StepRow | None:
-        """Apply a change to the store, and remember the state the window is in after it; see `Store.apply`."""
+        """Apply a change to the store and note the window's new state; see `Store.apply`."""
         try:
             known = await self.store.apply(change)
         except StateConflictError as conflict:
@@ -198,10 +200,10 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         return known
 
     async def catch_up(self, window_id: WindowId) -> None:
-        """Remember the state that a window is in by the store: a change was stored there, and its answer was lost."""
+        """Read a window's state from the store, after a change whose commit was not confirmed."""
         before = self._states.get(window_id)
         row = await self.store.window(window_id)
-        if row is not None and self._states.get(window_id) is before:  # What moved meanwhile is newer.
+        if row is not None and self._states.get(window_id) is before:  # A change during the read is newer.
             self._note_state(window_id, row.state)
 
     def _note_state(self, window_id: WindowId, state: WindowState) -> None:
@@ -217,8 +219,8 @@ class Windows(Mapping[WindowId, InstalledWindow]):
 
     # From the beginning of a window to its end.
 
-    def take_up(self, window: InstalledWindow, state: WindowState) -> None:
-        """Remember a window that the store has, and the state it is in there."""
+    def add(self, window: InstalledWindow, state: WindowState) -> None:
+        """Add a window that the store has, with its state there, to `live` and `due`."""
         for known in (self._known, self._live, self._due):
             known[window.window_id] = window
         self._states[window.window_id] = state
@@ -230,13 +232,13 @@ class Windows(Mapping[WindowId, InstalledWindow]):
             DamagedError: it is in quarantine.
             StoreError: the store failed.
         """
-        self.check_whole(window_id)
+        self.check_undamaged(window_id)
         known = self._known.get(window_id)
         if known is not None:
             return known
         row = await self.store.window(window_id)
         if row is None or row.state not in FINAL_STATES:
-            return self._known.get(window_id)  # What is being installed is not here before it is taken up.
+            return self._known.get(window_id)  # A window being installed is added after its commit.
         window = read_window(self.store, self.host.aggregator_id, row)
         self._known[window_id] = window
         self._states[window_id] = row.state
@@ -244,25 +246,25 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         return window
 
     def _cache(self, window: InstalledWindow) -> None:
-        """Let an ended window leave memory, once `_MOST_ENDED` others have ended or been asked for after it."""
+        """Put an ended window into the cache, and evict the oldest beyond `_MOST_ENDED`."""
         self._ended_cache[window.window_id] = None
         while len(self._ended_cache) > _MOST_ENDED:
             self.evict(next(iter(self._ended_cache)))
 
     def evict(self, window_id: WindowId) -> None:
-        """Let an ended window leave memory; the store may have forgotten it."""
+        """Remove an ended window from memory; the store may have deleted it."""
         for known in (self._ended_cache, self._known, self._states):
             known.pop(window_id, None)
 
     async def purge(self, window_id: WindowId) -> None:
-        """Forget what an ended window no longer needs, first of all the keys that open its reports (`Store.purge`)."""
-        async with self._erasing:  # Of two windows at a time, one could put back what the other has erased.
+        """Delete an ended window's reports, after the keys that decrypt them (`Store.purge`)."""
+        async with self._erasing:  # Two at a time could each write back the key that the other erases.
             await self.store.erase_window_keys(self.sessions.chain_seal, self.sessions.live, window_id)
         await self.store.purge(window_id)
         self._purged.add(window_id)
 
     def end(self, window: InstalledWindow) -> None:
-        """Let a window leave that has ended for good: nothing is left to do about it but to archive it."""
+        """Move an ended window from `live` to `ended`: only archiving is left to do."""
         for known in (self._live, self._due):
             del known[window.window_id]
         self.waits.forget(window.window_id)
@@ -270,7 +272,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         self._cache(window)
 
     def note_archived(self, windows: Iterable[InstalledWindow]) -> None:
-        """Drop windows from those that have ended: the store has archived them, or they wait for the next start."""
+        """Remove windows from `ended`: the store has archived them, or the next start does it."""
         for window in windows:
             self._ended.pop(window.window_id, None)
             self._purged.discard(window.window_id)
@@ -278,10 +280,10 @@ class Windows(Mapping[WindowId, InstalledWindow]):
     # Damage.
 
     def quarantine(self, damage: Damage, window: Window | None = None) -> None:
-        """Let a window take part in nothing until it is repaired; the others go on.
+        """Exclude a damaged window from all work until it is repaired.
 
-        Damage that belongs to no window is counted and logged. `window`: what was signed, if that is whole: what it was
-        charged goes on to count.
+        Damage that belongs to no window is counted and logged. `window` has the signed fields if they are undamaged:
+        the budget then still counts its charge.
         """
         self.host.metrics.damaged(damage.table)
         log.error("damaged", what=str(damage), window=None if damage.window_id is None else str(damage.window_id))
@@ -294,30 +296,30 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         for held in (self._live, self._due, self._ended_cache, self._ended):
             held.pop(damage.window_id, None)
 
-    def set_aside(self, damage: Damage, window: Window) -> None:
-        """Put a window in quarantine that this store lacks, though nothing of it is damaged (`roles.outcomes`)."""
+    def quarantine_missing(self, damage: Damage, window: Window) -> None:
+        """Put a window in quarantine that is missing in this restored store (`roles.outcomes`)."""
         self._quarantined[window.window_id] = Quarantined(damage, window)
 
-    def take_back(self, window: InstalledWindow, state: WindowState) -> None:
-        """Take a window out of quarantine that the store has ended."""
+    def end_quarantine(self, window: InstalledWindow, state: WindowState) -> None:
+        """Take a window out of quarantine after its repair in the store, which ended it."""
         self._quarantined.pop(window.window_id, None)
-        self.take_up(window, state)
+        self.add(window, state)
 
-    def check_whole(self, window_id: WindowId) -> None:
-        """Return if nothing of a window is known to be damaged.
+    def check_undamaged(self, window_id: WindowId) -> None:
+        """Refuse a window in quarantine.
 
         Raises:
-            DamagedError: it is in quarantine: peers and devices are told to come again.
+            DamagedError: it is in quarantine; peers and devices repeat their request later.
         """
         if window_id in self._quarantined:
             raise DamagedError(self._quarantined[window_id].damage)
 
     def unknown_charges(self) -> Sequence[Damage]:
-        """Return what is damaged so that nobody can tell what was charged for it: questions, windows and debits."""
+        """Return the damage that hides a charge from the budget: of questions, windows and debits."""
         return [*self._unknown_charges, *(one.damage for one in self._quarantined.values() if one.window is None)]
 
     async def _quarantine(self, damage: Damage) -> None:
-        """Put a window in quarantine with its fields, if its bytes are whole."""
+        """Put a window in quarantine, with its signed fields if they decode."""
         window: Window | None = None
         if damage.window_id is not None and (canonical := await self.store.canonical(damage.window_id)) is not None:
             with suppress(DecodeError):
@@ -325,32 +327,33 @@ class Windows(Mapping[WindowId, InstalledWindow]):
                 window = found if found.window_id == damage.window_id else None
         self.quarantine(damage, window)
 
-    # What the store has.
+    # Loading from the store.
 
     async def load(self, questions: Container[QuestionId]) -> None:
-        """Take up the windows in work, when the process starts or is elected; `questions` are those that are loaded.
+        """Load the windows that have not ended, at the start of the process or its election as coordinator.
 
-        What is damaged is named, and its window in quarantine; the others are taken up. A record that a helper lacks,
-        or an abort that is not known everywhere, is work. Finishes the purges a crash has cut off.
+        `questions` are the loaded ones. Damaged windows go into quarantine. Purges that a crash interrupted are
+        completed.
 
         Raises:
             FleetcountError: a stored window cannot be read (another at-rest key).
         """
-        self.started = self.host.clock.now()  # Whom a leader has talked to before nothing in memory says.
+        self.started = self.host.clock.now()  # Calls of an earlier leader are not in memory.
         damaged = await self.store.damaged()
-        # Who led meanwhile may have settled what an earlier term found; what is damaged still is found again below.
+        # Another coordinator may have repaired what this process found before; the loop below finds what is left.
         for window_id in self._quarantined.keys() - {one.window_id for one in damaged}:
             del self._quarantined[window_id]
         for damage in damaged:
             await self._quarantine(damage)
-        self._ended.clear()  # What a former term has left of them is in work still, or another's work is done.
+        # What an earlier election left here is loaded again below, or another coordinator has archived it.
+        self._ended.clear()
         in_work = await self.store.active_windows()
         for window_id in in_work:
             if window_id not in self._quarantined:
                 await self._load_one(window_id, questions)
         for window_id in self._live.keys() - set(in_work):
             await self._unload(window_id)
-        # Who is elected has started long ago: what was cut off since then still has its key.
+        # The store names purges interrupted before this process started; one interrupted since then still has its key.
         keys = await asyncio.to_thread(self.store.data_keys.held)
         cut_off = [one for one in self._live if one in keys and self._states[one] in FINAL_STATES]
         for window_id in dict.fromkeys((*await self.store.unpurged(), *cut_off)):
@@ -361,16 +364,16 @@ class Windows(Mapping[WindowId, InstalledWindow]):
                     await self._quarantine(error.damage)
 
     async def _unload(self, window_id: WindowId) -> None:
-        """Evict what another process has archived before this one was elected, and no notice said so."""
+        """Remove a window that another process archived before this one was elected."""
         try:
             await self.follow(window_id)
         except DamagedError as error:
             await self._quarantine(error.damage)
         for held in (self._live, self._due):
-            held.pop(window_id, None)  # It may be forgotten.
+            held.pop(window_id, None)  # The store may have deleted it.
 
     async def follow(self, window_id: WindowId) -> None:
-        """Take up what the store has of one window that another process of this aggregator installed or moved.
+        """Read one window from the store that another process of this aggregator installed or changed.
 
         Raises:
             FleetcountError: the store failed, or the window cannot be read.
@@ -380,7 +383,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
             return
         known = self._known.get(window_id)
         if row.state in UNFINISHED:
-            self.take_up(known or await learn_window(self.store, self.host.aggregator_id, row), row.state)
+            self.add(known or await learn_window(self.store, self.host.aggregator_id, row), row.state)
             return
         for held in (self._live, self._due):
             held.pop(window_id, None)
@@ -414,4 +417,4 @@ class Windows(Mapping[WindowId, InstalledWindow]):
             )
             self.quarantine(damage, window.asked)
             return
-        self.take_up(window, row.state)
+        self.add(window, row.state)

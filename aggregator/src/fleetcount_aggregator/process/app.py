@@ -36,7 +36,7 @@ from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.host.role import ALL_ROLES, Role
 from fleetcount_aggregator.host.states import AbortReason
-from fleetcount_aggregator.memory.windows import no_broker
+from fleetcount_aggregator.memory.windows import broker_unreachable
 from fleetcount_aggregator.peers import Peer
 from fleetcount_aggregator.process.serving import (
     Core,
@@ -52,7 +52,7 @@ from fleetcount_aggregator.process.serving import (
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.outcomes import Mended, Repair
-from fleetcount_aggregator.roles.readiness import Readiness, Standing, Watched
+from fleetcount_aggregator.roles.readiness import ElectionState, Readiness, Watched
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store
@@ -135,7 +135,7 @@ async def serve(
         }
         work = coordinator_work(config, core)
         if config.mqtt is not None:
-            context.windows.outcomes.withdraw = no_broker
+            context.windows.outcomes.withdraw = broker_unreachable
             work["mqtt"] = mqtt_work(config, core)
         await _run(config, context, listeners, work, stop)
         context.peers.greetings.check()
@@ -274,11 +274,11 @@ async def _run(
     listeners: Mapping[str, tuple[Listener, str]],
     work: Work,
     stop: asyncio.Event,
-    standing: Standing | None = None,
+    election: ElectionState | None = None,
 ) -> None:
     """Listen, start the background tasks, wait for the signal, drain."""
     opened = [listener for listener, _ in listeners.values()]
-    metrics_server, readiness = None, Readiness(context, Watched.of(config), standing)
+    metrics_server, readiness = None, Readiness(context, Watched.of(config), election)
     try:
         ports = {name: await listener.open(address) for name, (listener, address) in listeners.items()}
         if config.metrics is not None:

@@ -1,7 +1,7 @@
-"""One process of an aggregator over PostgreSQL: what of it runs here by its roles, and what follows when others change.
+"""One of several processes of an aggregator over PostgreSQL: the work and the listeners of its roles.
 
-`intake` serves devices, `worker` verifies, `coordinator` stands for election and does what happens once. It must hold
-no rule of the protocol.
+`intake` serves devices, `worker` verifies, and the elected `coordinator` does what happens once. It must hold no rule
+of the protocol.
 """
 
 import asyncio
@@ -27,9 +27,9 @@ from fleetcount_aggregator.process.serving import (
     mqtt_work,
     peer_listener,
 )
+from fleetcount_aggregator.roles.election import Election
 from fleetcount_aggregator.roles.following import Following
 from fleetcount_aggregator.roles.slots import SlotKeeper
-from fleetcount_aggregator.roles.standing import Standing
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.changes import Changes
@@ -70,14 +70,14 @@ class Replica:
         if Role.COORDINATOR in roles and config.mqtt is not None:
             from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing  # Who uses MQTT has its client.
 
-            # Whoever has the connection that put an outcome at the broker: a coordinator takes it away by itself.
+            # The coordinator deletes outcomes at the broker, whichever process has published them.
             context.windows.outcomes.withdraw = Withdrawing(context.host, config.mqtt)
 
     async def begin(self) -> None:
-        """Take up what the database has of questions.
+        """Load questions and windows from the database.
 
         Raises:
-            FleetcountError: the store failed, or holds what cannot be read.
+            FleetcountError: the store failed, or a row cannot be read.
         """
         await self._following.look()
 
@@ -88,14 +88,14 @@ class Replica:
         return {"device_port": (device_listener(self._config, self.core), self._config.grpc.device_listen)}
 
     def work(self) -> Work:
-        """Return what goes on in this process."""
+        """Return the background work of this process's roles, by name."""
         work: Work = {"following": self._following.run, "results": self._remote.keep_collecting}
         if Role.COORDINATOR in self._roles:
-            work["standing"] = Standing(self._engine, self._coordinate).run
+            work["election"] = Election(self._engine, self._coordinate).run
         if Role.WORKER in self._roles:
             work["worker"] = self._worker.run
         if Role.INTAKE in self._roles:
-            keys = SealingKeys(self._context.host, None)  # The coordinator makes and deletes keys; others take them up.
+            keys = SealingKeys(self._context.host, None)  # The coordinator makes and deletes keys; others read them.
             work["key-directory"] = lambda: every(KEYS_S, keys.look, self._context.host)
             if self._config.mqtt is not None:
                 work["mqtt"] = self._slots(self._config.mqtt).run
@@ -107,25 +107,26 @@ class Replica:
         return self._engine.epoch is not None
 
     def _slots(self, table: MqttTable) -> SlotKeeper:
-        """Return what holds connections to the broker.
+        """Return the keeper of the connections to the broker.
 
         Raises:
-            ConfigError: the certificate of one is missing: whichever process it comes to must have it.
+            ConfigError: the certificate of a slot is missing; every process must have all, since it may get any slot.
         """
         for slot in range(table.slots):
             tls_context(table.ca_file, *table.credential(slot))
 
         async def serve(slot: int) -> None:
-            share = BrokerConnection(slot, table.slots)
+            connection = BrokerConnection(slot, table.slots)
             try:
-                await mqtt_work(self._config, self.core, f"-{slot}", share)()
+                await mqtt_work(self._config, self.core, f"-{slot}", connection)()
             finally:
-                self._context.host.health.forget(Dependency.BROKER, name=share.name)  # It is another's from now on.
+                # Another process reports it from now on.
+                self._context.host.health.forget(Dependency.BROKER, name=connection.name)
 
         return SlotKeeper(SlotLocks(self._connect, table.slots), table.slots, serve)
 
     async def _coordinate(self) -> None:
-        """Do what happens once, until cancelled; raises FencedError when another process does it."""
+        """Do the work that happens once, until cancelled; raises FencedError after another process was elected."""
         await self._following.rest()
         await self._context.questions.load(self._context.windows)
         await self._context.windows.load(self._context.questions)
@@ -145,6 +146,6 @@ class Replica:
             await listener.close()
 
     async def close(self) -> None:
-        """Let go of every connection of its own."""
+        """Close the connections of this process."""
         for link in self._links:
             await link.close()

@@ -71,7 +71,7 @@ class ReleaseSteps:
     # Commit.
 
     async def commit(self, window: InstalledWindow, digest: Digest) -> Commitment:
-        """Return the commitment to this aggregator's noised share of the sealed set, drawing it if it is not drawn yet.
+        """Return the commitment to this aggregator's noised share of the sealed set, which is drawn at the first call.
 
         Raises:
             PeerRefusalError: CONFLICT, the set is not the one sealed here; NOT_YET, no set is sealed here.
@@ -161,7 +161,7 @@ class ReleaseSteps:
 
         Raises:
             PeerRefusalError: DISAGREES, the record differs; CONFLICT, another record was signed; NOT_YET, this
-                aggregator has not opened; TOO_TELLING, a posterior is above the operator's `largest_posterior`.
+                aggregator has not opened; POSTERIOR_TOO_LARGE, a posterior is above the operator's `largest_posterior`.
         """
         work = partial(self._sign, window, proposal)
         signature = await once(self._windows, window.window_id, Step.SIGN, proposal.record, work)
@@ -181,16 +181,16 @@ class ReleaseSteps:
         own = await self._workers.run(record_bytes, window.asked.canonical, outputs, record.released_at, terms)
         if not same_record(decode_record(own), record):
             raise PeerRefusalError(PeerProblem.DISAGREES)
-        await self._check_telling(window, record)
+        await self._check_posterior(window, record)
         return Entry(answer=sign_record(record, self._host.identity.signing_key))
 
-    async def _check_telling(self, window: InstalledWindow, record: ReleaseRecord) -> None:
+    async def _check_posterior(self, window: InstalledWindow, record: ReleaseRecord) -> None:
         """Refuse a record that, alone or with the one before it, gives a posterior above `largest_posterior`.
 
         It reads noised numbers only, and neither stores nor logs them.
 
         Raises:
-            PeerRefusalError: TOO_TELLING; also where the numbers are too large to compute a posterior.
+            PeerRefusalError: POSTERIOR_TOO_LARGE; also where the numbers are too large to compute a posterior.
         """
         limit = self._host.limits.largest_posterior
         if limit is None:
@@ -199,13 +199,13 @@ class ReleaseSteps:
         previous = await self._previous(record)
         if previous is not None:
             windows.insert(0, _numbers(previous))
-        told = await self._workers.run(_told, window.asked.canonical, tuple(windows))
-        if told > limit:
-            log.warning("record_too_telling", window=str(window.window_id))
-            raise PeerRefusalError(PeerProblem.TOO_TELLING)
+        posterior = await self._workers.run(_largest_posterior, window.asked.canonical, tuple(windows))
+        if posterior > limit:
+            log.warning("posterior_too_large", window=str(window.window_id))
+            raise PeerRefusalError(PeerProblem.POSTERIOR_TOO_LARGE)
 
     async def _previous(self, record: ReleaseRecord) -> ReleaseRecord | None:
-        """Return the record of the window before if it counts the same cells, else None: steps of a walk do not."""
+        """Return the record of the window before, None if it counts other cells as steps of a drill-down do."""
         window, link = record.window.question, record.chain
         if link.previous_index is None:
             return None
@@ -305,7 +305,7 @@ def _numbers(record: ReleaseRecord) -> _Numbers:
     return tuple(cell.raw for cell in record.cells), None if record.participants is None else record.participants.raw
 
 
-def _told(window: bytes, windows: tuple[_Numbers, ...]) -> float:
+def _largest_posterior(window: bytes, windows: tuple[_Numbers, ...]) -> float:
     """Return the largest posterior, 0 where there is none and 1 where it cannot be computed; the workers run it."""
     from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told  # SciPy: as in `release.record`.
     from fleetcount_analysis.errors import AnalysisError

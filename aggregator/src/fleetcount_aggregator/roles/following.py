@@ -1,8 +1,7 @@
-"""Keeps the windows, question and sessions in this process's memory in step with the database while another
-coordinates.
+"""Keeps the windows, questions and sessions in memory equal to the database while another process is coordinator.
 
-It reads what changed, once a second, and writes nothing. Run by every process of an aggregator over PostgreSQL; the
-coordinator itself keeps its memory in step with what it writes.
+Every process of an aggregator over PostgreSQL reads the changes once a second and writes nothing. The coordinator
+changes its memory when it writes.
 """
 
 import asyncio
@@ -23,9 +22,9 @@ _LOOK_S: Final = 1.0
 
 
 class Following:
-    """Follows what `changes` names.
+    """Reads the rows that `changes` names into memory.
 
-    `forget_destroyed`, run in a thread, has the store hold nothing of windows whose key was destroyed elsewhere.
+    `forget_destroyed`, run in a thread, removes data keys from memory that another process destroyed.
     """
 
     def __init__(
@@ -45,20 +44,20 @@ class Following:
         self._following = asyncio.Lock()
 
     def missed(self) -> None:
-        """Look at everything next: something may have changed unheard, keys that are to be forgotten among it."""
+        """Read everything at the next look: changes, erased keys among them, may have been missed."""
         self._in_memory.sessions.forget()
         self._changes.forget()
 
     async def rest(self) -> None:
-        """Return once nothing is being taken up any more, so that who leads now is not put back by what it read."""
+        """Wait until the read under way has ended: its rows are older than what an elected coordinator loads."""
         async with self._following:
             return
 
     async def run(self) -> None:
-        """Follow until cancelled; a store that fails is asked again.
+        """Look once a second until cancelled, also after a store failed.
 
         Raises:
-            SchemaMovedError: the database was brought up to what this process does not know; it is to end.
+            SchemaMovedError: the database has a schema that this process does not know; the process must end.
         """
         while True:
             try:
@@ -70,10 +69,10 @@ class Following:
             await asyncio.sleep(_LOOK_S)
 
     async def look(self) -> None:
-        """Take up what has changed so far, unless this process leads.
+        """Read what has changed since the last look, unless this process is the coordinator.
 
         Raises:
-            FleetcountError: the store failed, or holds what cannot be read; then everything is looked at next.
+            FleetcountError: the store failed, or a row cannot be read; the next look reads everything.
         """
         async with self._following:
             changed = await self._changes.look()
@@ -81,19 +80,19 @@ class Following:
                 self._changes.forget()
                 return
             try:
-                await (self._take_up_all() if changed is None else self._take_up(changed))
+                await (self._read_all() if changed is None else self._read(changed))
             except BaseException:
                 self.missed()
                 raise
 
-    async def _take_up_all(self) -> None:
+    async def _read_all(self) -> None:
         self._in_memory.sessions.forget()
         await asyncio.to_thread(self._forget_destroyed)
         store = self._in_memory.store
         questions = [row.question_id for row in await store.questions()]
         await self._follow(questions, {*self._in_memory.live, *await store.active_windows()})
 
-    async def _take_up(self, changed: Mapping[Changed, Sequence[bytes]]) -> None:
+    async def _read(self, changed: Mapping[Changed, Sequence[bytes]]) -> None:
         if sessions := changed.get(Changed.SESSION):
             self._in_memory.sessions.forget(sessions)
         if Changed.DATA_KEY in changed:
@@ -108,7 +107,7 @@ class Following:
             await self._unless_damaged(self._in_memory.follow(window_id))
 
     async def _unless_damaged(self, following: Coroutine[Any, Any, None]) -> None:
-        """Follow one of them; what is damaged is left out here, and quarantined by the coordinator."""
+        """Read one window or question; a damaged one is left out here and quarantined by the coordinator."""
         try:
             await following
         except (DamagedError, DecodeError) as error:

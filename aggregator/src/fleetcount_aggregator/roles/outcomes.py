@@ -81,7 +81,7 @@ async def adopt(windows: Windows, steps: ReleaseSteps, window: InstalledWindow, 
     await steps.finish(window, finished)
     windows.host.failpoints.hit("helper.after_deliver_store")
     if window.is_leader:
-        windows.take_up(
+        windows.add(
             window, WindowState.RELEASED
         )  # It owes the others the record, also of a window that it had given up.
     await windows.purge(window.window_id)
@@ -184,7 +184,7 @@ class Repair:
         window_id = window.window_id
         debit = debit_row(window.asked, self._host.now())
         state = await self._store.mend(lambda db: end_window(db, window_id, reason.value, debit))
-        self._windows.take_back(window, state)
+        self._windows.end_quarantine(window, state)
         await self._windows.purge(window_id)
         log.warning("window_repaired", window=str(window_id), state=state.value, reason=reason.value)
 
@@ -283,10 +283,10 @@ class Adoption:
             installed_at=self._context.host.now(),
         )
 
-    def _set_aside(self, window: Window) -> None:
+    def _quarantine_missing(self, window: Window) -> None:
         window_id = window.window_id
         lacked = Damage(table="windows", what=f"window {window_id.hex()} {_LACKED}", window_id=window_id)
-        self._context.windows.set_aside(lacked, window)
+        self._context.windows.quarantine_missing(lacked, window)
         log.info("window_taken_up_again", window=str(window_id), name=window.name)
 
     async def _take_question(self, peer: AggregatorId, question_id: QuestionId) -> None:
@@ -320,7 +320,7 @@ class Adoption:
                 installed = None if window is None else self._row(window.asked)
                 await context.store.mend(partial(take_up_ended, window=installed, windows=[row]))
                 if window is not None:
-                    self._set_aside(window.asked)
+                    self._quarantine_missing(window.asked)
                 question.following = row.index + 1
         return True
 

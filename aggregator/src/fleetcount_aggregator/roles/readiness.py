@@ -61,24 +61,24 @@ class Watched:
         )
 
 
-class Standing(Protocol):
-    """The place of a process among several of one aggregator."""
+class ElectionState(Protocol):
+    """What one of several processes of an aggregator knows of its part."""
 
     @property
     def is_coordinator(self) -> bool:
-        """Whether it is the one that talks to the other aggregators, as far as it knows."""
+        """Whether it is the coordinator, which calls the other aggregators, as far as it knows."""
         ...
 
 
 class Readiness(Collector):
-    """The pages and gauges of one process; `standing` is None if it is the only one of its aggregator."""
+    """The pages and gauges of one process; `election` is None if it is the only one of its aggregator."""
 
-    def __init__(self, context: Context, watched: Watched, standing: Standing | None = None) -> None:
+    def __init__(self, context: Context, watched: Watched, election: ElectionState | None = None) -> None:
         self._context = context
         self._host = context.host
         self._windows = context.windows
         self._watched = watched
-        self._standing = standing
+        self._election = election
         self.is_draining = False
         context.host.metrics.registry.register(self)
 
@@ -110,7 +110,7 @@ class Readiness(Collector):
     @property
     def _peers(self) -> Iterable[AggregatorId]:
         """Whom this process talks to: among several, the coordinator alone does."""
-        return self._context.peers if self._standing is None or self._standing.is_coordinator else ()
+        return self._context.peers if self._election is None or self._election.is_coordinator else ()
 
     def _disk_problem(self) -> str:
         free = self._free_bytes()
@@ -141,7 +141,7 @@ class Readiness(Collector):
         if not self._watched.mqtt_slots:
             return ""
         held = self._host.health.all_of(Dependency.BROKER)
-        if not held and self._standing is not None:
+        if not held and self._election is not None:
             return ""  # Other processes have the connections.
         return self._complaints(Dependency.BROKER, held or [""])
 
@@ -210,8 +210,8 @@ class Readiness(Collector):
             ),
         ):
             yield gauge(name, text, label, values)
-        if self._standing is not None:
-            yield gauge("fleetcount_coordinator", "1 or 0.", "", {"": self._standing.is_coordinator})
+        if self._election is not None:
+            yield gauge("fleetcount_coordinator", "1 or 0.", "", {"": self._election.is_coordinator})
         yield from self._broker()
         if (free := self._free_bytes()) is not None:
             yield gauge("fleetcount_disk_free_bytes", "Where the state lies.", "", {"": free})
@@ -222,13 +222,13 @@ class Readiness(Collector):
         """Yield how the connections to the broker are: of a process of several, of all, whoever has them."""
         health, slots = self._host.health, self._watched.mqtt_slots
         held = health.all_of(Dependency.BROKER)
-        if self._standing is not None and slots:
+        if self._election is not None and slots:
             well = {
                 str(slot): health.is_well(Dependency.BROKER, BrokerConnection(slot, slots).name)
                 for slot in range(slots)
             }
             yield gauge("fleetcount_broker_slot_connected", "1 or 0: here.", "slot", well)
-        if slots and (held or self._standing is None):
+        if slots and (held or self._election is None):
             is_well = bool(held) and all(health.is_well(Dependency.BROKER, name) for name in held)
             yield gauge("fleetcount_broker_connected", "1 or 0.", "", {"": is_well})
 

@@ -56,7 +56,7 @@ class Scheduler:
         due.
         """
         windows, now = self._windows, self._host.clock.now()
-        windows.pass_time()
+        windows.update_due()
         for window in list(windows.due.values()):
             if self._is_over(window):
                 self._leave(window)

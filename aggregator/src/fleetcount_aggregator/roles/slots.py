@@ -1,7 +1,7 @@
-"""What only one process at a time may do and any may take over: done while a slot is held (`storage.slot_locks`).
+"""Shares out slots among the processes of an aggregator: a process works in a slot while it holds its lock.
 
-It must not know what is done. Who overlaps another by a moment must do no harm, as with MQTT, where the broker gives a
-client id to its newest connection alone.
+Locks are those of `storage.slot_locks`; this module must not know the work. Two processes may work in one slot for a
+moment, which does no harm over MQTT: the broker keeps only the newest connection of a client id.
 """
 
 import asyncio
@@ -14,13 +14,13 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.storage.slot_locks import SlotLocks
 
 _LOOK_S: Final = 1.0
-"""Between two looks: whether what is held is held still, and whether there is a free one."""
+"""Seconds between two checks whether this process still holds its slots and whether another is free."""
 
 
 class SlotKeeper:
-    """The slots of this process, of so many in all; `work` is done in each while it is held.
+    """Runs `work` in each slot that this process holds, of `slots` in all.
 
-    With M processes none has more than its M-th part, rounded up: one that came later finds some free.
+    With M processes none holds more than its M-th part, rounded up, so that a later process finds free ones.
     """
 
     def __init__(self, locks: SlotLocks, slots: int, work: Callable[[int], Coroutine[Any, Any, None]]) -> None:
@@ -30,10 +30,10 @@ class SlotKeeper:
         self._working: dict[int, asyncio.Task[None]] = {}
 
     async def run(self) -> None:
-        """Hold slots until cancelled; work that fails is begun again.
+        """Hold slots until cancelled, and begin work that failed again.
 
         Raises:
-            Exception: what the work raises, if it is no failing machine.
+            Exception: the work raised it and it is not a MachineError.
         """
         try:
             while True:
@@ -47,7 +47,7 @@ class SlotKeeper:
             await self._locks.close()
 
     async def _look(self) -> None:
-        """Let go of what is held no more, or beyond the share of this process, and take what is free."""
+        """Free slots whose work has ended or that exceed this process's part, and lock free ones up to that part."""
         try:
             found = await self._locks.look()
             for slot in [one for one, working in self._working.items() if working.done()]:
@@ -63,13 +63,13 @@ class SlotKeeper:
                     log.info("slot_taken", slot=slot, processes=found.processes)
                     self._working[slot] = asyncio.create_task(self._work(slot), name=f"slot-{slot}")
         except MachineError:
-            # What fails may be the session, whose slots others take; else they are taken again with the next look.
+            # If the session has failed, other processes lock its slots; else the next look locks them again.
             await self._end(tuple(self._working))
             await self._locks.close()
             raise
 
     async def _end(self, slots: Collection[int]) -> None:
-        """End the work in some slots, and wait until it has ended; how is nobody's business any more."""
+        """Cancel the work in some slots and wait for its end; its errors are dropped."""
         for one in slots:
             self._working[one].cancel()
         await asyncio.gather(*(self._working[one] for one in slots), return_exceptions=True)
@@ -79,7 +79,7 @@ class SlotKeeper:
 
 
 def _check(done: "asyncio.Task[None]") -> None:
-    """Pass on why work ended, unless its machine failed."""
+    """Raise the error that ended work; a MachineError is logged instead."""
     try:
         done.result()
     except MachineError as error:

@@ -1,8 +1,8 @@
-"""What changed in a store that several processes share: rows under one counter, which each process asks for in turn.
+"""The changes of a store that several processes share: numbered rows, which each process reads by itself.
 
-Who changes something notes it in the transaction that changes it, under the next number. The row of the counter is
-locked until that ends, so that numbers are committed in their order and who has seen one has seen all before it. The
-last rows are kept: who was away longer takes everything for changed.
+A transaction that changes something adds a row under the next number. It locks the row of the counter until it ends, so
+that numbers are committed in order and a process that has read one has read all before it. The last rows are kept; a
+process that was away longer reads the whole store.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.schema import POSTGRES, check_known
 
 KEPT: Final = 4096
-"""Numbers whose rows are kept."""
+"""The number of transactions whose rows are kept."""
 _SIZES: Final = {
     Changed.WINDOW: WindowId.SIZE,
     Changed.QUESTION: QuestionId.SIZE,
@@ -27,7 +27,7 @@ _NEXT: Final = "UPDATE coordinator SET changes = changes + 1 WHERE one = 1 RETUR
 
 
 def note_changes(db: Database, changes: Iterable[Change]) -> None:
-    """Note in the transaction that is open what it changes."""
+    """Add the rows of these changes, within the transaction that makes them."""
     named: dict[Changed, dict[bytes, None]] = {}
     for kind, changed in changes:
         named.setdefault(kind, {})[changed] = None
@@ -40,22 +40,22 @@ def note_changes(db: Database, changes: Iterable[Change]) -> None:
 
 
 class Changes:
-    """What changed since the last look of this process."""
+    """The changes since the last look of this process."""
 
     def __init__(self, link: AsyncLink) -> None:
         self._link = link
         self._seen: int | None = None
 
     def forget(self) -> None:
-        """Take everything for changed at the next look."""
+        """Report everything as changed at the next look."""
         self._seen = None
 
     async def look(self) -> Mapping[Changed, Sequence[bytes]] | None:
-        """Return by kind the ids of what has changed; None if that is not known, and everything is to be looked at.
+        """Return by kind the ids of what has changed; None if the rows are not kept any more and anything may have.
 
         Raises:
-            StoreError: the database does not answer; nothing is missed by that.
-            SchemaMovedError: it was brought up to what this process does not know, which is to end.
+            StoreError: the database does not answer; the next look returns the same changes.
+            SchemaMovedError: the database has a schema that this process does not know; the process must end.
         """
         row = await self._link.row("SELECT changes, version FROM coordinator, schema_version")
         if row is None:
@@ -64,7 +64,7 @@ class Changes:
         newest, seen = int(row[0]), self._seen
         if newest == seen:
             return {}
-        if seen is None or newest < seen:  # The second: a server was put back.
+        if seen is None or newest < seen:  # A smaller number: the server was restored from a backup.
             self._seen = newest
             return None
         found = await self._link.rows(_SINCE, seen, newest)

@@ -1,7 +1,7 @@
 """Work that any process of an aggregator may do: one row a job in PostgreSQL, done in the transaction that locks it.
 
-The lock of the row is the lease and the commit is the fence: the row of a worker that is gone is free as soon as its
-session is, and what came out is stored with the end of the transaction or not at all. Rows are sealed bytes: this
+A worker reserves a job by locking its row until its transaction ends: when the worker dies, the server frees the row as
+soon as the session has ended, and the result is stored by the commit or not at all. Rows are sealed bytes: this
 module knows neither what is asked nor what comes out.
 """
 

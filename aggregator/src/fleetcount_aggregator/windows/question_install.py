@@ -138,7 +138,7 @@ async def install_question(
         await check_budgets(questions, context.windows, charge, whole)
         stored = await questions.add(signed, seed, start)
         host.failpoints.hit("question.after_install_store")
-        installed = await questions.take_up(stored)
+        installed = await questions.load_row(stored)
         log.info("question_installed", question=str(question_id), name=signed.question.name)
         _say_when_keys_run_out(questions, signed)
         return installed
@@ -164,7 +164,7 @@ async def adopt_question(
     async with questions.lock:
         if question.question_id not in questions:
             started, start = _with_start(questions.host, signed, orders)
-            await questions.take_up(await questions.add(started, seed, start))
+            await questions.load_row(await questions.add(started, seed, start))
             log.info("question_taken_up_again", question=str(question.question_id), name=question.name)
 
 

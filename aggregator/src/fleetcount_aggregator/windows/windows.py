@@ -92,7 +92,7 @@ async def _decide_some(context: Context, question: InstalledQuestion, lead: int)
         log.info(
             "window_announced", window=str(opened.window_id), question=str(question.question_id), index=rows[-1].index
         )
-        context.windows.take_up(opened, WindowState.ANNOUNCED)
+        context.windows.add(opened, WindowState.ANNOUNCED)
     return True
 
 

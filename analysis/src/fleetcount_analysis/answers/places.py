@@ -19,14 +19,6 @@ Ring = list[tuple[float, float]]
 DEGREES: Final = "longitude and latitude in degrees (WGS 84)"
 _DEGREES_NAMED: Final = frozenset({"4326", "CRS84"})
 METRES: Final = "x and y in the grid's own unit, not longitude and latitude"
-LOCAL_SYSTEM: Final[Mapping[str, Any]] = {
-    "type": "name",
-    "properties": {"name": 'LOCAL_CS["a grid without a place on Earth",UNIT["its own unit",1]]'},
-}
-"""The member `crs` of a map that is not in degrees: its name is a local system in WKT (OGC 01-009, section 7).
-
-GDAL, and with it QGIS and geopandas, reads null as degrees.
-"""
 
 
 class Places(Protocol):

@@ -62,7 +62,7 @@ class Joined(NamedTuple):
     """Fields that are written as one column and read as a `Span`, which `make` checks and splits."""
 
 
-class Shape(NamedTuple, Generic[DomainT, MessageT]):
+class Conversion(NamedTuple, Generic[DomainT, MessageT]):
     """The conversion between a value and a message; `WireMessage` makes it strict.
 
     `part` returns the arguments of the message's constructor: the library builds an inner message from these in place,
@@ -86,7 +86,7 @@ class Count(NamedTuple):
     each: "Bound | None" = None
 
 
-Bound = Size | Joined | Range | Label | Canonical | Count | Shape[Any, Any] | WireMessage[Any, Any]
+Bound = Size | Joined | Range | Label | Canonical | Count | Conversion[Any, Any] | WireMessage[Any, Any]
 """The bound of one field; for a field that is a message it may be that message's own codec."""
 Bounds = Mapping[type, Mapping[str, Bound]]
 """The bounds of fields by their dataclass and name."""
@@ -99,7 +99,7 @@ class _Field(NamedTuple):
     read: Callable[[Any], Any] | None
 
 
-def shape(
+def conversion(
     pb_type: type[MessageT],
     kind: type[DomainT],
     bounds: Bounds,
@@ -107,7 +107,7 @@ def shape(
     make: Callable[..., DomainT] | None = None,
     check: Callable[[DomainT], object] | None = None,
     subset: bool = False,
-) -> Shape[DomainT, MessageT]:
+) -> Conversion[DomainT, MessageT]:
     """Return the conversion between a dataclass and its message, field by field.
 
     `make` builds the value in place of its class; `check` applies rules between fields. With `subset` the message has
@@ -136,7 +136,7 @@ def shape(
             check(value)
         return value
 
-    return Shape(pb_type, written, read)
+    return Conversion(pb_type, written, read)
 
 
 def message(
@@ -149,12 +149,12 @@ def message(
     make: Callable[..., DomainT] | None = None,
     check: Callable[[DomainT], object] | None = None,
 ) -> WireMessage[DomainT, MessageT]:
-    """Return the strict codec of a message that corresponds to a dataclass; see `shape` and `WireMessage`.
+    """Return the strict codec of a message that corresponds to a dataclass; see `conversion` and `WireMessage`.
 
     Raises:
-        TypeError: as `shape`.
+        TypeError: as `conversion`.
     """
-    found = shape(pb_type, kind, bounds, make=make, check=check)
+    found = conversion(pb_type, kind, bounds, make=make, check=check)
     return WireMessage(name, pb_type, found.to_pb, found.read, largest)
 
 
@@ -182,8 +182,8 @@ def single(
 def either(
     name: str,
     pb_type: type[MessageT],
-    usual: Shape[DomainT, MessageT],
-    other: Shape[OtherT, MessageT],
+    usual: Conversion[DomainT, MessageT],
+    other: Conversion[OtherT, MessageT],
     kind: type[OtherT],
     named_by: str,
     largest: int,
@@ -254,7 +254,7 @@ def _field(name: str, kind: Any, bound: Bound | None, described: Any, bounds: Bo
 def _plain(kind: Any, described: Any, bounds: Bounds) -> _Field | None:
     """Return the conversion of a field whose type alone defines it; None if it needs a bound."""
     if described.message_type is not None:
-        inner: Shape[Any, Any] = shape(GetMessageClass(described.message_type), kind, bounds)
+        inner: Conversion[Any, Any] = conversion(GetMessageClass(described.message_type), kind, bounds)
         return _Field(inner.part, inner.read)
     if issubclass(kind, enum.Enum):
         return _Field(attrgetter("value"), _chosen(kind))
@@ -267,7 +267,7 @@ def _plain(kind: Any, described: Any, bounds: Bounds) -> _Field | None:
 
 def _bounded(what: str, kind: Any, bound: Bound, described: Any) -> _Field | None:
     """Return the conversion of a field with a bound; None if the bound does not fit the type."""
-    if isinstance(bound, Shape):
+    if isinstance(bound, Conversion):
         return _Field(bound.part, bound.read)
     if isinstance(bound, WireMessage):
         return _Field(bound.to_pb, bound.read)

@@ -26,7 +26,7 @@ from fleetcount_protocol.messages import (
     SessionRequest,
 )
 from fleetcount_protocol.v1 import device_pb2 as pb
-from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, either, message, shape, single
+from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, conversion, either, message, single
 
 _SMALL_BYTES: Final = 1_024
 _BOUNDS: Final[Bounds] = {
@@ -63,8 +63,8 @@ SESSION_REQUESTS: Final = single(
 SESSION_REPLY: Final = either(
     "session reply",
     pb.SessionReply,
-    shape(pb.SessionReply, SessionAccepted, _BOUNDS, subset=True),
-    shape(pb.SessionReply, SessionRefused, _BOUNDS, subset=True),
+    conversion(pb.SessionReply, SessionAccepted, _BOUNDS, subset=True),
+    conversion(pb.SessionReply, SessionRefused, _BOUNDS, subset=True),
     SessionRefused,
     "reason",
     _SMALL_BYTES,

@@ -21,7 +21,7 @@ from fleetcount_protocol.limits import (
 )
 from fleetcount_protocol.messages import Instalment, InstalmentReply, Receipt, Refusal
 from fleetcount_protocol.v1 import device_pb2 as pb
-from fleetcount_protocol.wire.codec import Bounds, Count, Joined, Range, Size, message, shape
+from fleetcount_protocol.wire.codec import Bounds, Count, Joined, Range, Size, conversion, message
 from fleetcount_protocol.wire.strict import Span, check_count, check_size
 
 _MOST: Final = MAX_INSTALMENTS_PER_BATCH
@@ -349,8 +349,8 @@ def _check_total(runs: Sequence[InstalmentColumns] | Sequence[InstalmentReplyCol
     check_count("instalments", sum(map(len, runs)), 1, _MOST)
 
 
-_INSTALMENTS: Final = shape(pb.InstalmentColumns, InstalmentColumns, _BOUNDS, make=_columns)
-_REPLIES: Final = shape(pb.InstalmentReplyColumns, InstalmentReplyColumns, _BOUNDS, check=_check_replies)
+_INSTALMENTS: Final = conversion(pb.InstalmentColumns, InstalmentColumns, _BOUNDS, make=_columns)
+_REPLIES: Final = conversion(pb.InstalmentReplyColumns, InstalmentReplyColumns, _BOUNDS, check=_check_replies)
 
 UPLOAD: Final = message(
     "upload",

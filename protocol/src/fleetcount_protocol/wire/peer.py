@@ -48,7 +48,7 @@ from fleetcount_protocol.messages import (
 from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.window.domain import MAX_OPENED
-from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, either, message, shape, single
+from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, conversion, either, message, single
 from fleetcount_protocol.wire.strict import check_count, check_distinct, check_size
 
 # The accepted set of a window as a stream of chunks (protos/…/peer.proto): its leaves, then report ids of some leaves.
@@ -276,7 +276,7 @@ def _check_shares(proposal: RecordProposal) -> None:
 
 COMMIT_QUERY: Final = message("commit query", pb.CommitRequest, CommitQuery, _RELEASE_BOUNDS, _RELEASE_BYTES)
 COMMITMENT: Final = single(
-    "commitment", pb.CommitResponse, Commitment, _RELEASE_BYTES, shape(pb.Commitment, Commitment, _RELEASE_BOUNDS)
+    "commitment", pb.CommitResponse, Commitment, _RELEASE_BYTES, conversion(pb.Commitment, Commitment, _RELEASE_BOUNDS)
 )
 OPEN_QUERY: Final = message(
     "open query", pb.OpenRequest, OpenQuery, _RELEASE_BOUNDS, _RELEASE_BYTES, check=_check_commitments
@@ -286,7 +286,7 @@ NOISED_SHARE: Final = single(
     pb.OpenResponse,
     NoisedShare,
     _VECTOR_BYTES + _RELEASE_BYTES,
-    shape(pb.NoisedShare, NoisedShare, _RELEASE_BOUNDS),
+    conversion(pb.NoisedShare, NoisedShare, _RELEASE_BOUNDS),
 )
 RECORD_PROPOSAL: Final = message(
     "record proposal",
@@ -333,8 +333,8 @@ def _check_differs(answer: SetDiffers) -> None:
 SET_ANSWER: Final = either(
     "answer to a set",
     pb.SealSetResponse,
-    shape(pb.SealSetResponse, SetAgreed, _BOUNDS, subset=True),
-    shape(pb.SealSetResponse, SetDiffers, _BOUNDS, subset=True, check=_check_differs),
+    conversion(pb.SealSetResponse, SetAgreed, _BOUNDS, subset=True),
+    conversion(pb.SealSetResponse, SetDiffers, _BOUNDS, subset=True, check=_check_differs),
     SetDiffers,
     "leaves",
     _SMALL_BYTES,

@@ -24,7 +24,7 @@ from fleetcount_protocol.question.orders import SignedOrder, decode_order
 from fleetcount_protocol.question.question import SignedQuestion, decode_question
 from fleetcount_protocol.question.signing import signed_question
 from fleetcount_protocol.v1 import device_pb2, peer_pb2
-from fleetcount_protocol.wire.codec import Bounds, Canonical, Count, Label, Size, message, shape, single
+from fleetcount_protocol.wire.codec import Bounds, Canonical, Count, Label, Size, conversion, message, single
 
 _SMALL_BYTES: Final = 1_024
 _ORDERS_BYTES: Final = MAX_ORDERS_PER_QUESTION * (MAX_ORDER_BYTES + ED25519_SIGNATURE_BYTES + 16)
@@ -38,7 +38,7 @@ _SIGNED: Final[Bounds] = {
     SignedKeyList: {"key_list": Canonical(decode_key_list, 1, MAX_KEY_LIST_BYTES), "signature": _SIGNATURE},
     SignedOrder: {"order": Canonical(decode_order, 1, MAX_ORDER_BYTES), "signature": _SIGNATURE},
 }
-_QUESTION: Final = shape(device_pb2.SignedQuestion, SignedQuestion, _SIGNED, make=signed_question)
+_QUESTION: Final = conversion(device_pb2.SignedQuestion, SignedQuestion, _SIGNED, make=signed_question)
 _BOUNDS: Final[Bounds] = {
     **_SIGNED,
     QuestionOffer: {
@@ -90,7 +90,7 @@ DELIVER_ORDER: Final = single(
     peer_pb2.DeliverOrderRequest,
     SignedOrder,
     _SMALL_BYTES,
-    shape(device_pb2.SignedOrder, SignedOrder, _BOUNDS),
+    conversion(device_pb2.SignedOrder, SignedOrder, _BOUNDS),
 )
 DELIVER_ORDER_ANSWER: Final = message(
     "question answer", peer_pb2.DeliverOrderResponse, QuestionAnswer, _BOUNDS, MAX_KEY_LIST_BYTES + _SMALL_BYTES

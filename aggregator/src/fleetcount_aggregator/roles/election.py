@@ -1,7 +1,8 @@
-"""Whether this process coordinates: it stands again and again, and does the work while it leads.
+"""The election of the coordinator among the processes of one aggregator: this process tries again until it is elected.
 
-The lock of the session that writes elects, and the epoch of each transaction decides (`storage.postgres_engine`); a
-coordinator that was overtaken ends as one at once. It must not know what a coordinator does (`process.replicas`).
+The process that holds the lock of its writing session is elected; each of its transactions checks its epoch
+(`storage.postgres_engine`). A coordinator that another one replaced stops at once. This module must not know what a
+coordinator does (`process.replicas`).
 """
 
 import asyncio
@@ -14,38 +15,39 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.storage.errors import StoreError
 
 _LOOK_S: Final = 0.2
-"""Between two looks whether another process leads, or this one leads still."""
+"""Seconds between two attempts, and between two checks that this process is still the coordinator."""
 _LONGEST_PAUSE_S: Final = 60.0
-"""Before who fails at once whenever it is elected stands again."""
+"""The longest pause before the next attempt, in seconds, after work that failed at once at each election."""
 _FAILS_WITHIN_S: Final = 8.0
+"""Work that ends within so many seconds has failed at once."""
 
 
-class Leads(Protocol):
+class ElectingEngine(Protocol):
     """The engine of a store that several processes share."""
 
     @property
     def epoch(self) -> int | None:
-        """The number under which this process leads, None while it does not."""
+        """The number of this process's term as coordinator, None while it is not the coordinator."""
         ...
 
     def stand(self) -> bool:
-        """Lead under the next epoch unless another process leads; return whether this one does."""
+        """Become the coordinator under the next epoch unless another process is; return whether this one is."""
         ...
 
     def resign(self) -> None:
-        """Lead no more."""
+        """End this process's term."""
         ...
 
 
-class Standing:
-    """Has this process coordinate whenever it is elected: `coordinate` runs from then until it is cancelled."""
+class Election:
+    """Runs `coordinate` whenever this process is elected, and cancels it when another process is."""
 
-    def __init__(self, engine: Leads, coordinate: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, engine: ElectingEngine, coordinate: Callable[[], Awaitable[None]]) -> None:
         self._engine = engine
         self._coordinate = coordinate
 
     async def run(self) -> None:
-        """Stand until cancelled; after work that failed at once ever later, so that another may be elected."""
+        """Try until cancelled; after work that failed at once pause ever longer, so that another may be elected."""
         failed = 0
         clock = asyncio.get_running_loop().time
         try:
@@ -62,7 +64,7 @@ class Standing:
             self._engine.resign()
 
     async def _serve(self) -> None:
-        """Be the coordinator until another one is, or the work fails."""
+        """Run the coordinator's work until it fails or another process is elected."""
         epoch = self._engine.epoch
         log.info("coordinator", epoch=epoch)
         work = asyncio.ensure_future(self._coordinate())
@@ -82,7 +84,7 @@ class Standing:
 
 
 def _why(failed: BaseException | None) -> str:
-    """Return why the coordinator's work ended, without the words of an error that may hold what nobody may read."""
+    """Return why the coordinator's work ended; of other errors only the type, since their text may contain a secret."""
     while isinstance(failed, BaseExceptionGroup):
         failed = failed.exceptions[0]
     if failed is None or isinstance(failed, asyncio.CancelledError):

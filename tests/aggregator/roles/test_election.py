@@ -4,7 +4,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 import pytest
-from fleetcount_aggregator.roles.standing import Standing
+from fleetcount_aggregator.roles.election import Election
 from fleetcount_aggregator.storage.errors import FencedError
 from structlog.testing import capture_logs
 
@@ -68,7 +68,7 @@ async def test_who_is_overtaken_or_fails_ends_and_says_why_and_another_takes_ove
     works = Work(), Work()
     with capture_logs() as logs:
         running = [
-            asyncio.create_task(Standing(one, work.coordinate).run())
+            asyncio.create_task(Election(one, work.coordinate).run())
             for one, work in zip((first, second), works, strict=True)
         ]
         await until(works[0].begun)
@@ -105,12 +105,12 @@ async def test_a_coordinator_whose_work_fails_at_once_stands_ever_later(monkeypa
         pauses.append(seconds)
         await real(0)
 
-    monkeypatch.setattr("fleetcount_aggregator.roles.standing.asyncio.sleep", sleep)
-    standing = asyncio.create_task(Standing(engine, fails).run())
+    monkeypatch.setattr("fleetcount_aggregator.roles.election.asyncio.sleep", sleep)
+    election = asyncio.create_task(Election(engine, fails).run())
     while engine.stood < 14:
         await real(0.001)
-    standing.cancel()
-    await asyncio.wait([standing])
+    election.cancel()
+    await asyncio.wait([election])
 
     waited = [one for one in pauses if one > 0.2]  # Who watches the coordinator looks as often.
     assert waited == sorted(waited)

@@ -1,0 +1,40 @@
+"""docs/architecture.md names every file of its two walks: the lists are compared with what runs."""
+
+import asyncio
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.support.walks import ROOT, Walk, aggregator_walks, device_walk
+
+PAGE: Final = ROOT / "docs" / "architecture.md"
+UNDER_BOTH: Final = "Under both"
+
+
+def named(title: str) -> set[str]:
+    """Return the files that the section of this title names, as folder and path within the package."""
+    [section] = re.findall(rf"^### {title}\n(.*?)(?=^##)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    return set(re.findall(r"`([a-z]+/[\w/]+\.py)`", section))
+
+
+def run(walk: Walk) -> set[str]:
+    """Return the files of a walk, as folder and path within the package."""
+    inside = [path.relative_to(ROOT).parts for path in walk.files]
+    return {str(Path(folder, *rest)) for folder, _, _, *rest in inside}
+
+
+def test_the_walk_from_truth_to_transport_is_named() -> None:
+    files = run(asyncio.run(device_walk()))
+
+    assert len(files) > 40
+    assert files - named("From truth to transport") - named(UNDER_BOTH) == set()
+
+
+@pytest.mark.timeout(120)
+def test_the_walk_from_closed_intake_to_the_signed_record_is_named() -> None:
+    files = run(asyncio.run(aggregator_walks())["closed intake to signed record"])
+
+    assert len(files) > 60
+    assert files - named("From closed intake to signed record") - named(UNDER_BOTH) == set()
