@@ -42,6 +42,16 @@ def test_an_interruption_that_a_library_wrapped_is_one() -> None:
     assert describe(wrapped.value) == (ExitCode.INTERRUPTED, "fleetcount: interrupted")
 
 
+@pytest.mark.timeout(10)
+def test_errors_that_were_raised_from_one_another_in_a_circle_are_described() -> None:
+    one, other = UsageError("one"), UsageError("other")
+    one.__cause__, other.__cause__ = one, one
+
+    assert describe(one) == (ExitCode.USAGE, "fleetcount: one")
+    one.__cause__ = other
+    assert describe(one) == (ExitCode.USAGE, "fleetcount: one")
+
+
 def test_control_characters_of_a_message_do_not_reach_the_terminal() -> None:
     assert one_line("a\x1b[31mb\r\tc\nd\u202ee") == "a [31mb c d e"
 

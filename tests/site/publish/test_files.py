@@ -2,7 +2,10 @@
 
 import json
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
+
+import pytest
 
 from tests.site.publish.conftest import COLUMNS, RELEASED, ROWS
 
@@ -17,6 +20,18 @@ def test_feeds_name_every_window_by_its_digest(site: Path) -> None:
     assert ids == [one["id"] for one in feed["items"]]
     assert len({*ids, atom.findtext(f"{name}id")}) == len(RELEASED) + 1, "the feed has a name of its own"
     assert feed["items"][0]["url"] == f"release.html#{RELEASED[-1]}"
+
+
+@pytest.mark.nightly
+def test_a_feed_reader_finds_no_fault_in_the_feed(site: Path) -> None:
+    feedparser: Any = pytest.importorskip("feedparser", reason="needs feedparser (pip install feedparser)")
+
+    read = feedparser.parse(str(site / "map/feed.xml"))
+
+    assert not read.bozo
+    assert read.version == "atom10"
+    assert len({read.feed.id, *(one.id for one in read.entries)}) == len(RELEASED) + 1
+    assert all(one.updated_parsed and one.title and one.links for one in read.entries)
 
 
 def test_files_hold_the_same_numbers(site: Path) -> None:

@@ -127,7 +127,11 @@ def describe(error: BaseException, command: str = "fleetcount") -> tuple[ExitCod
 def interruption_of(error: BaseException) -> BaseException | None:
     """Return the Ctrl-C that an error is, or was raised from; None where nobody interrupted."""
     cause: BaseException | None = error
+    seen: set[int] = set()
     while cause is not None and not isinstance(cause, KeyboardInterrupt | click.Abort):
+        if id(cause) in seen:  # An error may be raised from itself, or from one that was raised from it.
+            return None
+        seen.add(id(cause))
         # CPython 3.11 raises RuntimeError from whatever ends a __set_name__, also from an interruption of an import.
         cause = cause.__cause__
     return cause

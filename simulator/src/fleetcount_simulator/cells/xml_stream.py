@@ -25,7 +25,8 @@ def elements(path: Path, root: str) -> Iterator[Element]:
     """Yield every element of a plain or gzip-compressed XML file as it starts.
 
     Raises:
-        ScenarioError: no such root, a DOCTYPE, truncated, not well-formed, a tag of more than 4 MiB; with the line.
+        ScenarioError: no such root, a DOCTYPE, truncated, not well-formed, an encoding that Python or expat does not
+            read, a tag of more than 4 MiB; with the line.
     """
     parser = expat.ParserCreate()
     reader = _Reader(parser, path.name, root)
@@ -43,6 +44,9 @@ def elements(path: Path, root: str) -> Iterator[Element]:
     except expat.ExpatError as error:
         message = expat.ErrorString(error.code)
         raise ScenarioError(f"{path.name} line {error.lineno}: {message} (truncated?)") from error
+    except (LookupError, ValueError) as error:
+        # Of an encoding that expat does not know it asks Python's codecs, which know some that are none of XML.
+        raise reader.refusal(f"its encoding cannot be read: {str(error)[:80]}") from error
     except (OSError, EOFError, zlib.error) as error:
         raise reader.refusal(f"cannot be read: {error}") from error
 
