@@ -81,9 +81,7 @@ def questions() -> list[dict[str, Any]]:
         made = unstarted if unstarted.schedule.submission is None else unstarted.started(question_samples.FIRST + 3_600)
         last = made.schedule.windows - 1
         survivors = {1: (1, 5), last: (4, 23)} if made.drill_down else {}
-        windows = [
-            derive.window_at(made, index, survivors.get(index, ())) for index in sorted({0, min(1, last), last})
-        ]
+        windows = [derive.window_at(made, index, survivors.get(index, ())) for index in sorted({0, min(1, last), last})]
         found.append(
             {
                 "name": name,
