@@ -6,7 +6,7 @@ It must not guess a frame: a square grid without a frame is in its own unit, not
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ Ring = list[tuple[float, float]]
 
 DEGREES: Final = "longitude and latitude in degrees (WGS 84)"
 _DEGREES_NAMED: Final = frozenset({"4326", "CRS84"})
+_WITHOUT_AREA: Final = ("Point", "MultiPoint", "LineString", "MultiLineString")
 METRES: Final = "x and y in the grid's own unit, not longitude and latitude"
 
 
@@ -137,7 +138,8 @@ class HexagonPlaces:
 
 def cells_inside(places: Places, area: Mapping[str, Any]) -> frozenset[int]:
     """Return the values whose middle lies inside an area: GeoJSON's Polygon, MultiPolygon or GeometryCollection, or
-    Features of them (RFC 7946). A feature without a place (`"geometry": null`, section 3.2) adds nothing.
+    Features of them (RFC 7946). A feature without a place (`"geometry": null`, section 3.2) adds nothing, nor does a
+    point or a line in a GeometryCollection.
 
     Coordinates are those of the outlines. Holes are excluded (even-odd rule); a centre on an edge counts on either
     side.
@@ -185,7 +187,8 @@ def _polygons(area: object) -> list[list[Any]]:
     if kind == "FeatureCollection":
         return [one for feature in _listed(found, "features") for one in _polygons(feature)]
     if kind == "GeometryCollection":
-        return [one for geometry in _listed(found, "geometries") for one in _polygons(geometry)]
+        parts = [one for one in _listed(found, "geometries") if not _has_no_area(one)]
+        return [one for geometry in parts for one in _polygons(geometry)]
     if kind == "Feature" and found.get("geometry", ()) is None:
         return []
     if kind == "Feature":
@@ -196,6 +199,11 @@ def _polygons(area: object) -> list[list[Any]]:
         return [_listed({"a polygon": one}, "a polygon") for one in _listed(found, "coordinates")]
     allowed = "Polygon, MultiPolygon, GeometryCollection, Feature or FeatureCollection"
     raise RangeError("type of GeoJSON", repr(kind)[:40], allowed)
+
+
+def _has_no_area(geometry: object) -> bool:
+    """Return whether a part of a collection is a point or a line, as cutting a border leaves them beside polygons."""
+    return isinstance(geometry, dict) and cast("dict[str, object]", geometry).get("type") in _WITHOUT_AREA
 
 
 def _listed(found: Mapping[str, Any], key: str) -> list[Any]:
