@@ -78,20 +78,20 @@ def read_scenario(path: Path, make_population: PopulationMaker, seed: int | None
         ScenarioError: it cannot be read, is too large or not UTF-8 text, or `parse_scenario` refuses it.
     """
     if path.is_dir():
-        raise ScenarioError(f"{shown(str(path))} is a directory, not a scenario file")
+        raise ScenarioError(f"{shown(path.name)} is a directory, not a scenario file")
     try:
         with path.open("rb") as file:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise ScenarioError(f"{shown(str(path))} cannot be read: {reason}") from error
+        raise ScenarioError(f"{shown(path.name)} cannot be read: {reason}") from error
     if not 1 <= len(content) <= MAX_BYTES:
         size = "is empty" if not content else f"has more than {MAX_BYTES} bytes"
-        raise ScenarioError(f"{shown(str(path))} {size}; it must have 1 to {MAX_BYTES} bytes")
+        raise ScenarioError(f"{shown(path.name)} {size}; it must have 1 to {MAX_BYTES} bytes")
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ScenarioError(f"{shown(str(path))} is not UTF-8 text (byte {error.start})") from error
+        raise ScenarioError(f"{shown(path.name)} is not UTF-8 text (byte {error.start})") from error
     return parse_scenario(text, path.name, path.absolute().parent, make_population, seed)
 
 
