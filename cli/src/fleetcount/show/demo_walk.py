@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.places import to_degrees
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
@@ -193,7 +194,10 @@ def _write(
 
 
 def _geojson(walked: Walked, truths: Counter[int]) -> dict[str, Any]:
-    """Return found places and cells that were left out, as areas in degrees (RFC 7946)."""
+    """Return found places and cells that were left out, as areas in degrees.
+
+    A cell so large that it reaches out of the network's reference system has no geometry (RFC 7946, section 3.2).
+    """
     shown: list[tuple[int, int, Mapping[str, float]]] = [
         (one.cell, walked.bits, {"estimate": one.estimate, "low": one.low, "high": one.high, "truth": truths[one.cell]})
         for one in walked.found
@@ -202,7 +206,7 @@ def _geojson(walked: Walked, truths: Counter[int]) -> dict[str, Any]:
     features = [
         {
             "type": "Feature",
-            "geometry": {"type": "Polygon", "coordinates": [_ring(cell, bits)]},
+            "geometry": _polygon(cell, bits),
             "properties": {"smallest_place": cell << PLACE_BITS - bits, "bits": bits, **known},
         }
         for cell, bits, known in shown
@@ -212,9 +216,16 @@ def _geojson(walked: Walked, truths: Counter[int]) -> dict[str, Any]:
 
 def _ring(cell: int, bits: int) -> list[tuple[float, float]]:
     left, lower, right, upper = BOLOGNA_TREE.corners(cell, bits)
-    x, y = np.array([[left, right, right, left, left], [lower, lower, upper, upper, lower]], dtype=np.float64)
-    east, north = to_degrees(BOLOGNA_FRAME)(x, y)
-    return list(zip(east.tolist(), north.tolist(), strict=True))
+    return [(left, lower), (right, lower), (right, upper), (left, upper), (left, lower)]
+
+
+def _polygon(cell: int, bits: int) -> dict[str, Any] | None:
+    x, y = np.array(_ring(cell, bits), dtype=np.float64).T
+    try:
+        east, north = to_degrees(BOLOGNA_FRAME)(x, y)
+    except RangeError:
+        return None
+    return {"type": "Polygon", "coordinates": [list(zip(east.tolist(), north.tolist(), strict=True))]}
 
 
 def _draw(stem: Path, question: str, records: Sequence[ReleaseRecord], truths: Counter[int]) -> None:
