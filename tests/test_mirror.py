@@ -3,7 +3,7 @@
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-WITHOUT_ROOM = {"attack", "campaign", "golden", "integration", "model", "statistical", "support", "vectors"}
+WITHOUT_ROOM = {"attack", "campaign", "golden", "integration", "model", "shelf", "statistical", "support", "vectors"}
 """Data, helpers of tests, and tests of several packages together."""
 TOOLS = {"benchmarks", "scripts"}
 

@@ -38,7 +38,11 @@ async def answered(
         (BINS, "sixty-three", "it is a text, and the question asks for a number"),
         (BINS, True, "it is a truth value, and the question asks for a number"),
         (BINS, [1, 2, 3], "it is a list or an object, and the question asks for a number"),
-        (BINS, Reading(value=63, unit="kWh"), "its unit is 'kWh', and the question's 'km/h'"),
+        (
+            BINS,
+            Reading(value=63, unit="kWh"),
+            "its unit is 'kWh', and the question's 'km/h', which measures something else",
+        ),
         (BINS, (1.0, 2.0), "it is a position, and the question asks for a number"),
         (WORN, True, "it is a truth value, and none of the question's names is 'true' or 'false'"),
         (WORN, 63, "it is a number, and none of the question's names is a whole number"),

@@ -117,7 +117,7 @@ def test_without_a_directory_every_start_compiles_and_says_so(
     for _ in range(2):
         entry, said = ready(caplog)
 
-        assert "no directory" in said
+        assert "no cache directory" in said
         assert sum(entry.stats.cache_hits.values()) == 0
 
 

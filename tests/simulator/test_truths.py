@@ -79,7 +79,7 @@ def test_bad_rows_are_named_together_ten_at_most(wrong: int, more: str) -> None:
 
 
 def test_rows_behind_a_broken_quote_are_not_judged() -> None:
-    with pytest.raises(ScenarioError, match=r"t.csv: 2 bad rows: line 2: the vehicle is empty; line 4: "):
+    with pytest.raises(ScenarioError, match=r"t.csv: 2 bad rows: line 2: the vehicle is empty; line 3: "):
         parse_truths('vehicle,value\n,a\n1,"a\n2,b\n', "t.csv")
 
 

@@ -47,7 +47,11 @@ async def http_proxy(asked: list[bytes], target: str) -> AsyncIterator[str]:
         host, port = target.split(":")
         upstream, downstream = await asyncio.open_connection(host, int(port))
         writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
-        await asyncio.gather(pump(reader, downstream), pump(upstream, writer), return_exceptions=True)
+        try:
+            await asyncio.gather(pump(reader, downstream), pump(upstream, writer), return_exceptions=True)
+        finally:
+            downstream.close()
+            writer.close()
 
     async with listening(serve) as port:
         yield f"127.0.0.1:{port}"

@@ -29,6 +29,7 @@ def test_rows_have_their_lines_and_blank_lines_at_the_end_are_passed_over(size: 
         ("a,b\n1,2\n\n\n3,4\n", 3, "blank"),
         ('a,b\n"1\n2",3\n', 2, "a field holds a line end"),
         ('a,b\n1,2\n"3,4\n', 3, "unexpected end of data"),
+        ('a,b\n"1,2\n3,4\n5,6\n', 2, "unexpected end of data"),
         ('a,b\n1,"2"3\n', 2, "expected after"),
     ],
 )

@@ -88,6 +88,9 @@ def test_a_key_of_more_parts_than_anybody_writes_is_refused_before_it_is_read(pa
 
 
 def test_dots_outside_of_keys_are_no_parts_of_a_key() -> None:
+    labels = ".".join("a" * 99)
+    assert parse_toml(f'host = "{labels}:80" # {labels}', "town.toml") == {"host": f"{labels}:80"}
+    assert parse_toml(f"host = '{labels}'", "town.toml") == {"host": labels}
     assert (
         parse_toml('text = "' + "end. of, one. " * 99 + '"\nlist = [' + "1.5, " * 99 + "]", "town.toml")["list"][98]
         == 1.5

@@ -37,6 +37,7 @@ def test_a_feed_reader_finds_no_fault_in_the_feed(site: Path) -> None:
 def test_files_hold_the_same_numbers(site: Path) -> None:
     names = {path.name for path in (site / "map").iterdir()}
 
-    assert {"counts.csv", "counts.parquet", "latest.geojson"} <= names
+    assert {"counts.csv", "counts.parquet"} <= names
+    assert "latest.geojson" not in names, "its grid has no place on Earth"
     assert len((site / "map/counts.csv").read_text().splitlines()) == 2 + len(RELEASED) * COLUMNS * ROWS
     assert "latest.geojson" not in {path.name for path in (site / "colours").iterdir()}

@@ -46,7 +46,8 @@ def csv_batches(
             rows.extend(islice(reader, size))
         except csv.Error as error:
             hint = _UNCLOSED if "end of data" in str(error) else ""
-            fault = CsvFault(reader.line_num, f"{error}{hint}")
+            # The line on which the row begins: of a quote that is not closed the reader is at the end of the text.
+            fault = CsvFault(first + len(rows), f"{error}{hint}")
         else:
             if not rows:
                 return

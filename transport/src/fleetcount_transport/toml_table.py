@@ -24,8 +24,8 @@ _DURATION: Final = re.compile(r"[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 
 MAX_KEY_PARTS: Final = 32
 """The time that the standard reader takes for a dotted key grows with the square of its parts."""
-_PART: Final = r"""(?:(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++|"[^"\n]*+"|'[^'\n]*+')"""
-_DOTTED: Final = re.compile(rf"{_PART}(?:[ \t]*+\.[ \t]*+{_PART})++", re.ASCII)
+_PART: Final = r"""(?:(?<![A-Za-z0-9_-])[A-Za-z0-9_-]++|"(?:[^"\\]|\\.)*+"|'[^']*+')"""
+_KEY_OR_COMMENT: Final = re.compile(rf"#.*+|(?P<key>{_PART}(?:[ \t]*+\.[ \t]*+{_PART})*+)", re.ASCII)
 
 
 class ConfigError(UsageError):
@@ -111,7 +111,7 @@ def parse_toml(
     Raises:
         error: it is not TOML, with the line; or a number in it is longer than Python reads.
     """
-    if any(len(re.findall(_PART, dotted.group())) > MAX_KEY_PARTS for dotted in _DOTTED.finditer(text)):
+    if any(_longest_key(line) > MAX_KEY_PARTS for line in text.split("\n") if line.count(".") >= MAX_KEY_PARTS):
         raise error(f"{name} holds a key of more than {MAX_KEY_PARTS} parts")
     import tomllib  # A device without a configuration file does not need it.
 
@@ -121,6 +121,12 @@ def parse_toml(
         raise error(f"{name} is not TOML: {str(problem) or 'nested too deeply'}") from None
     except ValueError:
         raise error(f"{name} holds a number that is too long") from None
+
+
+def _longest_key(line: str) -> int:
+    """Return of how many parts the longest dotted key of a line is; a text in quotes is one part, whatever it holds."""
+    keys = (found["key"] or "" for found in _KEY_OR_COMMENT.finditer(line))
+    return max((len(re.findall(_PART, key)) for key in keys), default=0)
 
 
 class Table:

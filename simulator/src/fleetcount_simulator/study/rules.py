@@ -59,14 +59,18 @@ def _rows(
     epsilon: Fraction, delta: Fraction, every_s: int, windows: int, values: int, parties: int
 ) -> tuple[tuple[tuple[str, object], ...], ...]:
     found: list[tuple[tuple[str, object], ...]] = []
-    # From 1 to the number of windows, each about the same factor apart.
-    for count in sorted({max(1, round(windows ** (step / (_POINTS - 1)))) for step in range(_POINTS)}):
+    for count in _counts(windows):
         made = [(name, _direct(rule, count, values, epsilon, delta)) for name, rule in _DIRECT]
         made += _sampled(count, every_s, values, epsilon, delta)
         for name, (answer, noise) in ((name, one) for name, one in made if one is not None):
             sd = sd_of_cell(Design(answer=answer, noise=noise, values=values, aggregators=parties))
             found.append((("rule", name), ("windows", count), ("sd", sd)))
     return tuple(found)
+
+
+def _counts(windows: int) -> list[int]:
+    """Return 1, the number of windows, and numbers in between, each about the same factor apart."""
+    return sorted({max(1, round(windows ** (step / (_POINTS - 1)))) for step in range(_POINTS)})
 
 
 _Made = tuple[Truth | SamplingDie, NoiseLaw]
