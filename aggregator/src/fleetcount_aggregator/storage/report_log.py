@@ -82,16 +82,19 @@ class ReportLog:
             log._load(alike)
         return log
 
-    def _load(self, frames: Sequence[ReadFrame]) -> None:
-        """Take the rows of some frames of one round into the index: at once, since each time costs as much as a row."""
+    def _columns(self, frames: Sequence[ReadFrame]) -> tuple[bytes, bytes]:
+        """Note where the rows of some frames of one round lie; return their report ids and certificate digests."""
         number = frames[0].head.round
         first_row = self._index.row_count(number)
         for frame in frames:
             self._remember(number, frame.frame, first_row)
             first_row += frame.head.count
         columns = [frame.head.split_columns(frame.columns) for frame in frames]
-        ids, certificates = (b"".join([one[at] for one in columns]) for at in range(2))
-        if not self._index.load(ids, certificates, number):
+        return b"".join([one[0] for one in columns]), b"".join([one[1] for one in columns])
+
+    def _load(self, frames: Sequence[ReadFrame]) -> None:
+        """Take the rows of some frames of one round into the index: at once, since each time costs as much as a row."""
+        if not self._index.load(*self._columns(frames), frames[0].head.round):
             after = f" or of the next {len(frames) - 1} of its round" if len(frames) > 1 else ""
             raise self._frames.damaged(frames[0].frame, f"an instalment of it{after} is there twice")
 
@@ -327,14 +330,7 @@ class JoinedLog(ReportLog):
                 self.left_out = self._index.left_out_count, self._index.limit()
 
     def _join(self, frames: Sequence[ReadFrame]) -> Copies:
-        number = frames[0].head.round
-        first_row = self._index.row_count(number)
-        for frame in frames:
-            self._remember(number, frame.frame, first_row)
-            first_row += frame.head.count
-        columns = [frame.head.split_columns(frame.columns) for frame in frames]
-        ids, certificates = (b"".join([one[at] for one in columns]) for at in range(2))
-        return self._index.join(ids, certificates, number)
+        return self._index.join(*self._columns(frames), frames[0].head.round)
 
     def close(self) -> None:
         """See `ReportLog.close`."""
