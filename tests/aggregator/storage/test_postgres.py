@@ -51,6 +51,45 @@ def postgres_cluster() -> Iterator[Cluster]:
         yield cluster
 
 
+@pytest.fixture
+def held_at_closing(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """How many locks each connection of this process still holds as it is closed; a server ends it some time later."""
+    held: list[int] = []
+    really = psycopg.Connection.close
+    with psycopg.connect(postgres_url, autocommit=True) as looker:
+
+        def close(self: psycopg.Connection[Any]) -> None:
+            if not self.closed and self is not looker:
+                query = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = %s"
+                held.append(looker.execute(query, (self.info.backend_pid,)).fetchall()[0][0])
+            really(self)
+
+        monkeypatch.setattr(psycopg.Connection, "close", close)
+        yield held
+        monkeypatch.undo()
+
+
+def test_what_a_closed_store_held_is_others_at_once(
+    tmp_path: Path, postgres_url: str, held_at_closing: list[int]
+) -> None:
+    place = StorePlace(directory=tmp_path, url=postgres_url)
+    first = open_engine(place)
+    assert isinstance(first, PostgresEngine)
+    with pytest.raises(StoreError, match="is locked: another aggregator process runs on this database"):
+        open_engine(place)
+    first.close()
+    second = open_engine(place, alone=False)
+    assert isinstance(second, PostgresEngine)
+    assert second.stand()
+    second.resign()
+    second.peek(lambda _: None)  # in a session of its own
+    with pytest.raises(StoreError, match="locked"):
+        open_engine(place)
+    second.close()
+    assert held_at_closing
+    assert not any(held_at_closing)
+
+
 def window_row() -> WindowRow:
     return WindowRow(
         window_id=WINDOW,

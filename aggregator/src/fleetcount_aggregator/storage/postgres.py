@@ -211,6 +211,14 @@ def end_if_hung(connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
     connection.execute(ENDED_IF_HUNG, hung_after())
 
 
+def let_go(connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
+    """Close a connection whose session's locks are others' when this returns; alone it would end some time later."""
+    if not connection.closed:
+        with suppress(psycopg.Error):
+            connection.execute(b"SELECT pg_advisory_unlock_all()")
+    connection.close()
+
+
 def hung_after() -> tuple[str, str]:
     """Return what `ENDED_IF_HUNG` sets, for a session in a transaction and outside of one."""
     return f"{HANGS_S:g}s", f"{HANGS_S:g}s"
@@ -307,19 +315,11 @@ class Link:
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Let go of the connection; the link may be used again."""
+        """Let go of the connection and of the locks of its session; the link may be used again."""
         with self._lock:
             if self._connection is not None:
-                self._connection.close()
+                let_go(self._connection)
                 self._connection = None
-
-    def free(self) -> None:
-        """Let go of the connection and first of the locks of its session, which are others' when this returns."""
-        with self._lock:
-            if not self.is_lost:
-                with suppress(psycopg.Error):
-                    self.connection().execute(b"SELECT pg_advisory_unlock_all()")
-            self.close()
 
     def connection(self) -> "psycopg.Connection[tuple[Any, ...]]":
         """Return the connection, made again if it was lost; raises StoreError if that fails."""
@@ -329,10 +329,10 @@ class Link:
             try:
                 self._admit(connection)
             except psycopg.Error as error:
-                connection.close()
+                let_go(connection)
                 raise self._failure(error) from error
             except BaseException:
-                connection.close()
+                let_go(connection)
                 raise
             connection.add_notice_handler(self._hear)
             self._connection, self._unkept = connection, False

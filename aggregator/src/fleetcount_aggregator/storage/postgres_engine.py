@@ -240,7 +240,7 @@ class PostgresEngine:
     def resign(self) -> None:
         """Lead no more, and let another process lead at once: the next transaction is in a session without the lock."""
         self.epoch = None
-        self._writer.free()
+        self._writer.close()
 
     def trouble(self) -> str:
         """See `Engine.trouble`; a server that cannot be reached is said by who needs it."""

@@ -23,6 +23,7 @@ _HOLDER: Final = 0x4642_FFFF
 """Shared by every process that may hold slots."""
 _TAKE: Final = f"SELECT pg_try_advisory_lock({LOCK_KEY})".encode()
 _FREE: Final = f"SELECT pg_advisory_unlock({LOCK_KEY})".encode()
+_FREE_ALL: Final = b"SELECT pg_advisory_unlock_all()"
 _JOIN: Final = f"SELECT pg_try_advisory_lock_shared({LOCK_KEY})".encode()
 _HELD: Final = f"SELECT objid::bigint, count(*) {GRANTED} AND objid::bigint BETWEEN %s AND %s GROUP BY objid".encode()
 _HOLDERS: Final = (
@@ -63,7 +64,13 @@ class SlotLocks:
         await self._rows(_FREE, _SLOTS + slot)
 
     async def close(self) -> None:
-        """Hold nothing any more."""
+        """Hold nothing any more; what was held is others' when this returns."""
+        if self._connection is not None:
+            with suppress(StoreError):
+                await self._rows(_FREE_ALL)
+            await self._drop()
+
+    async def _drop(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
@@ -76,7 +83,7 @@ class SlotLocks:
                 return await (await connection.execute(statement, values)).fetchall()
         except (psycopg.Error, MachineError, OSError) as error:  # TimeoutError is an OSError.
             with suppress(psycopg.Error):
-                await self.close()
+                await self._drop()
             raise StoreError(f"the session that holds MQTT slots has ended: {type(error).__name__}") from error
 
     async def _joined(self) -> "psycopg.AsyncConnection[Any]":
