@@ -27,11 +27,11 @@ import grpc.aio
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import Credential, key_digest, parse_certificate
-from fleetcount_protocol.channel.receipts import check_receipt
 from fleetcount_protocol.channel.session import (
     DeviceIdentity,
     OpeningSession,
     SessionSecret,
+    check_receipt,
     new_session,
     seal_instalment,
 )

@@ -17,8 +17,13 @@ from fleetcount_client.policy import JoinRule
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpose, save_certificates, save_private_key
-from fleetcount_protocol.channel.receipts import check_receipt
-from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
+from fleetcount_protocol.channel.session import (
+    DeviceIdentity,
+    SessionSecret,
+    check_receipt,
+    new_session,
+    seal_instalment,
+)
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId, UserName, WindowId
 from fleetcount_protocol.messages import (

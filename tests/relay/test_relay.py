@@ -22,8 +22,7 @@ from fleetcount_client.grpc_transport import GrpcTransport
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
-from fleetcount_protocol.channel.receipts import check_receipt
-from fleetcount_protocol.channel.session import new_session
+from fleetcount_protocol.channel.session import check_receipt, new_session
 from fleetcount_protocol.errors import DecodeError, PeerError, PeerProblem, RejectReason, SignatureError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import Instalment, QuestionQuery, Receipt, Refusal

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fleetcount_protocol.channel.receipts import make_receipt
+from fleetcount_protocol.channel.session import make_receipt
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import (

@@ -9,8 +9,7 @@ from typing import Protocol
 from cryptography import x509
 from fleetcount_protocol.channel.chain import KeyChain, WindowKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
-from fleetcount_protocol.channel.receipts import make_receipt
-from fleetcount_protocol.channel.session import SessionSecret, accept_session, unseal_instalment
+from fleetcount_protocol.channel.session import SessionSecret, accept_session, make_receipt, unseal_instalment
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import Refused, RejectReason, SealError
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, WindowId

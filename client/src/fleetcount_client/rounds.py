@@ -43,8 +43,7 @@ from fleetcount_client.question_rows import Walks
 from fleetcount_client.sessions import Delivery, DeliveryEnd, OpenSession, SessionKeeper
 from fleetcount_client.signals import Reading, SignalSource, read_signal
 from fleetcount_client.spool import Spool
-from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
-from fleetcount_client.stored import encode_instalment
+from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow, encode_instalment
 from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
 from fleetcount_client.timer import Timer, uniform_seconds
 from fleetcount_client.transport import Unreachable

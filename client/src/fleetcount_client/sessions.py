@@ -12,8 +12,7 @@ from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.certificates import key_digest
-from fleetcount_protocol.channel.receipts import check_receipt
-from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session
+from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, check_receipt, new_session
 from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, SessionId
 from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_EXPIRY_STEP_S
@@ -23,8 +22,7 @@ from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints
 
 from fleetcount_client.spool import Spool
-from fleetcount_client.spool_rows import OutboxEntry, SessionRow
-from fleetcount_client.stored import decode_instalment
+from fleetcount_client.spool_rows import OutboxEntry, SessionRow, decode_instalment
 from fleetcount_client.timer import Activity, Backoff, Retry, Timer, uniform_seconds
 from fleetcount_client.transport import Transport, Unreachable
 

@@ -13,8 +13,7 @@ from fleetcount_aggregator.storage.errors import Damage, StoreBusyError, StoreEr
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol import ids
 from fleetcount_protocol.channel.certificates import Purpose, key_digest
-from fleetcount_protocol.channel.receipts import check_receipt
-from fleetcount_protocol.channel.session import DeviceIdentity, new_session
+from fleetcount_protocol.channel.session import DeviceIdentity, check_receipt, new_session
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import SessionId, WindowId, new_report_id
 from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused

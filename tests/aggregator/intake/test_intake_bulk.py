@@ -23,8 +23,7 @@ from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWor
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.chain import KeyChain
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
-from fleetcount_protocol.channel.receipts import check_receipt
-from fleetcount_protocol.channel.session import SessionSecret, new_session, seal_instalment
+from fleetcount_protocol.channel.session import SessionSecret, check_receipt, new_session, seal_instalment
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest

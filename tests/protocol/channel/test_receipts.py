@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from fleetcount_protocol.channel.receipts import check_receipt, make_receipt
+from fleetcount_protocol.channel.session import check_receipt, make_receipt
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import Digest, ReportId, SessionId, WindowId
 

@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from fleetcount_protocol.channel.receipts import make_receipt
-from fleetcount_protocol.channel.session import SessionSecret, seal_instalment, unseal_instalment
+from fleetcount_protocol.channel.session import SessionSecret, make_receipt, seal_instalment, unseal_instalment
 from fleetcount_protocol.errors import DecodeError, RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH

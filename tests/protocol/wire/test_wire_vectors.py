@@ -23,11 +23,11 @@ from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
 from fleetcount_protocol.channel.greetings import decode_greeting
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
-from fleetcount_protocol.channel.receipts import make_receipt
 from fleetcount_protocol.channel.session import (
     OpeningSession,
     SessionSecret,
     judge_request,
+    make_receipt,
     open_request,
     seal_instalment,
     unseal_instalment,

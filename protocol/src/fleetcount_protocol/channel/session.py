@@ -1,8 +1,10 @@
-"""Sessions between a device and one aggregator, and sealing of reports under them (docs/wire.md, "Session", "Report").
+"""Sessions between a device and one aggregator; sealing of reports and receipts under them (docs/wire.md, "Session",
+"Report", "Receipt").
 
 A session's keys are derived from a secret sealed to the aggregator and from two ephemeral keys that both sides discard,
 so that no key that is kept can derive them again. This module stores nothing: both sides store the session durably
-before they use it.
+before they use it. A receipt is an aggregator's promise that a part of a report is durable there: its intake makes it
+after the commit, never before, and only the session's device can check it.
 """
 
 import hashlib
@@ -39,7 +41,7 @@ from fleetcount_protocol.limits import (
     SESSION_EXPIRY_STEP_S,
     SESSION_SECRET_BYTES,
 )
-from fleetcount_protocol.messages import X509_CREDENTIAL, Instalment, SessionAccepted, SessionRequest
+from fleetcount_protocol.messages import X509_CREDENTIAL, Instalment, Receipt, SessionAccepted, SessionRequest
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_protocol.window.keys import X25519_KEY_BYTES
 
@@ -50,6 +52,7 @@ CONFIRMATION_LABEL: Final = b"fleetcount v1 confirmation"
 REPORT_KEY_LABEL: Final = b"fleetcount v1 report key"
 REPORT_LABEL: Final = b"fleetcount v1 report"
 RECEIPT_KEY_LABEL: Final = b"fleetcount v1 receipt key"
+RECEIPT_LABEL: Final = b"fleetcount v1 receipt"
 REPORT_KEY_BYTES: Final = 16
 NONCE: Final = bytes(12)
 """AES-GCM's nonce is zero because every key seals one message: a key is derived from window key, report id and round.
@@ -404,3 +407,41 @@ def _report_aad(
     # Bound to its place: a part that is moved to another round, aggregator or public share does not open.
     place = uint(round_number, 1) + uint(position, 1)
     return REPORT_LABEL + window_id + report_id + place + sized(public_share, 2)
+
+
+def make_receipt(secret: SessionSecret, instalment: Instalment) -> Receipt:
+    """Return the receipt of a stored instalment, always the same bytes; run by the aggregator after its commit."""
+    return receipt_for(secret, instalment, instalment.digest)
+
+
+def receipt_for(secret: SessionSecret, instalment: Instalment, digest: Digest) -> Receipt:
+    """Return the receipt of an instalment whose digest is already known."""
+    named = instalment.window_id + instalment.report_id + uint(instalment.round, 1) + instalment.session_id
+    return Receipt(
+        window_id=instalment.window_id,
+        report_id=instalment.report_id,
+        round=instalment.round,
+        session_id=instalment.session_id,
+        digest=digest,
+        mac=hmac.digest(secret.receipt_key, RECEIPT_LABEL + named + digest, "sha256"),
+    )
+
+
+def check_receipt(secret: SessionSecret, instalment: Instalment, receipt: Receipt) -> None:
+    """Accept a receipt only for exactly these bytes under this session; run by the device.
+
+    Raises:
+        SignatureError: it is for another part, or was not made with the session's receipt key.
+    """
+    expected = make_receipt(secret, instalment)
+    same = (receipt.window_id, receipt.report_id, receipt.round, receipt.session_id, receipt.digest) == (
+        expected.window_id,
+        expected.report_id,
+        expected.round,
+        expected.session_id,
+        expected.digest,
+    )
+    if not same or secret.session_id != instalment.session_id:
+        raise SignatureError(f"receipt is not for report {instalment.report_id}, round {instalment.round}")
+    if not hmac.compare_digest(receipt.mac, expected.mac):
+        raise SignatureError(f"receipt for report {instalment.report_id} does not verify")

@@ -12,8 +12,7 @@ from typing import Final
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from fleetcount_protocol.channel.receipts import RECEIPT_LABEL
-from fleetcount_protocol.channel.session import NONCE, REPORT_KEY_BYTES, REPORT_KEY_LABEL, REPORT_LABEL
+from fleetcount_protocol.channel.session import NONCE, RECEIPT_LABEL, REPORT_KEY_BYTES, REPORT_KEY_LABEL, REPORT_LABEL
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.layout import uint
 from fleetcount_protocol.limits import MAX_AGGREGATORS
