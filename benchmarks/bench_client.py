@@ -26,9 +26,10 @@ from fleetcount_client.charges import Charge
 from fleetcount_client.ledger import Ledger, budget_of
 from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
+from fleetcount_client.sessions import encode_instalment
 from fleetcount_client.signals import Reading
 from fleetcount_client.spool import SpoolFile
-from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, encode_instalment
+from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report
 from fleetcount_mechanisms.accounting.charges import window_loss
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.randomness import SystemRandom

@@ -205,7 +205,7 @@ async def _fill(seat: Seat) -> dict[str, Any]:
     store = open_store(seat)
     signed = decode_signed_question(seat.signed)
     window = await put(context_over(store, seat.identity, InlineWorkers()), signed, WindowState.COLLECTING)
-    filler = Filler(window.window, seat.position, store)
+    filler = Filler(window.asked, seat.position, store)
     ready, ready_cpu = time.perf_counter(), time.process_time()
     blocks = np.random.SeedSequence(seat.seed).spawn(-(-seat.devices // BLOCK))
     for number, block in enumerate(blocks):

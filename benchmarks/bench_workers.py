@@ -96,7 +96,7 @@ class Verified(NamedTuple):
 async def fill(store: Store, asked: Asked, count: int) -> None:
     """Put the leader's shares of so many devices into a store, and close the window."""
     window = await put(context_of(store, InlineWorkers(), asked), asked.signed, WindowState.COLLECTING)
-    await Filler(window.window, 0, store).add(count, np.random.SeedSequence(1))
+    await Filler(window.asked, 0, store).add(count, np.random.SeedSequence(1))
     closing = WindowChange(
         window_id=window.window_id, required=frozenset({WindowState.COLLECTING}), new_state=WindowState.AGREEING
     )

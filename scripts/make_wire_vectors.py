@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # noqa: E402 - path
 from fleetcount_protocol import release  # noqa: E402 - path
-from fleetcount_protocol.channel import certificates, deny_list, greetings, receipts, session  # noqa: E402 - path
+from fleetcount_protocol.channel import certificates, deny_list, greetings, session  # noqa: E402 - path
 from fleetcount_protocol.channel.hpke import HpkeKeyPair  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError, QuestionError  # noqa: E402 - path
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId  # noqa: E402 - path
@@ -330,7 +330,7 @@ def reports() -> list[dict[str, Any]]:
         public_share, plaintext = samples.seed_bytes("public share", share), samples.seed_bytes("part", part)
         key = secret.window_key
         sealed = session.seal_instalment(key, window_id, report_id, round_number, 1, public_share, plaintext)
-        receipt = receipts.make_receipt(secret, sealed)
+        receipt = session.make_receipt(secret, sealed)
         found.append(
             {
                 "window_key": key.key.hex(),

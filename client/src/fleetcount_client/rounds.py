@@ -40,10 +40,10 @@ from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_sources
 from fleetcount_client.private_places import PrivatePlaces
 from fleetcount_client.question_rows import Walks
-from fleetcount_client.sessions import Delivery, DeliveryEnd, OpenSession, SessionKeeper
+from fleetcount_client.sessions import Delivery, DeliveryEnd, OpenSession, SessionKeeper, encode_instalment
 from fleetcount_client.signals import Reading, SignalSource, read_signal
 from fleetcount_client.spool import Spool
-from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow, encode_instalment
+from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
 from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
 from fleetcount_client.timer import Timer, uniform_seconds
 from fleetcount_client.transport import Unreachable

@@ -1,6 +1,8 @@
 """A device's sessions: one chain of keys with each aggregator, opened before anything is charged or sent.
 
 Chooses and opens sessions; seals no report and stores nothing itself (the spool keeps a session with its first report).
+How an instalment lies in the spool is said here, a fixed layout that only the same device reads: what the spool itself
+loads is part of every start, and needs no message.
 """
 
 import asyncio
@@ -14,21 +16,53 @@ from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, check_receipt, new_session
 from fleetcount_protocol.errors import PeerError, RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, SessionId
-from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_EXPIRY_STEP_S
-from fleetcount_protocol.messages import Refusal, SessionAccepted
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
+from fleetcount_protocol.layout import Reader, sized, uint
+from fleetcount_protocol.limits import (
+    MAX_CIPHERTEXT_BYTES,
+    MAX_INSTALMENT_BYTES,
+    MAX_KEY_NUMBER,
+    MAX_PUBLIC_SHARE_BYTES,
+    SESSION_EXPIRY_STEP_S,
+)
+from fleetcount_protocol.messages import Instalment, Refusal, SessionAccepted
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints
 
 from fleetcount_client.spool import Spool
-from fleetcount_client.spool_rows import OutboxEntry, SessionRow, decode_instalment
+from fleetcount_client.spool_rows import OutboxEntry, SessionRow
 from fleetcount_client.timer import Activity, Backoff, Retry, Timer, uniform_seconds
 from fleetcount_client.transport import Transport, Unreachable
 
 _LOG: Final = logging.getLogger(__name__)
 _EXPIRY_SLACK_S: Final = 60
+_INSTALMENT_LABEL: Final = b"FCDI02"
 _KEY_REFUSALS: Final = frozenset({RejectReason.UNKNOWN_KEY, RejectReason.BAD_SEAL})
+
+
+def encode_instalment(instalment: Instalment) -> bytes:
+    """Return an instalment as the spool keeps it."""
+    names = instalment.window_id + instalment.report_id + instalment.session_id
+    numbers = uint(instalment.key_number, 2) + uint(instalment.round, 1)
+    return _INSTALMENT_LABEL + names + numbers + sized(instalment.public_share, 2) + sized(instalment.ciphertext, 4)
+
+
+def decode_instalment(stored: bytes) -> Instalment:
+    """Return the instalment `encode_instalment` gave; raises DecodeError for anything else."""
+    reader = Reader(stored, "a stored instalment", MAX_INSTALMENT_BYTES)
+    reader.expect(_INSTALMENT_LABEL)
+    instalment = Instalment(
+        window_id=WindowId(reader.take(WindowId.SIZE)),
+        report_id=ReportId(reader.take(ReportId.SIZE)),
+        session_id=SessionId(reader.take(SessionId.SIZE)),
+        key_number=reader.count(2, 1, MAX_KEY_NUMBER),
+        round=reader.count(1, 0, 2),
+        public_share=reader.sized(2, 0, MAX_PUBLIC_SHARE_BYTES),
+        ciphertext=reader.sized(4, 1, MAX_CIPHERTEXT_BYTES),
+    )
+    reader.finish()
+    return instalment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

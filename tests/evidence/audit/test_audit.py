@@ -255,7 +255,8 @@ def test_an_aggregator_that_forgets_its_noise_breaks_claims(monkeypatch: pytest.
 def test_noise_for_one_cell_breaks_the_claim_for_two(plant: Callable[[Plant], None]) -> None:
     plant(lambda self, law, count: TwoSidedNoise(Fraction(1)).draw(SystemRandom(), count))
 
-    assert "all_but_one_aggregators" in broken(question("direct", 2), 20_000)
+    # At 20,000 one run in twenty finds no witness.
+    assert "all_but_one_aggregators" in broken(question("direct", 2), 80_000)
 
 
 def test_one_mean_taken_off_for_all_aggregators_fails_the_check_of_the_reading(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -413,6 +414,6 @@ def test_a_statement_that_counts_zooms_once_is_broken(monkeypatch: pytest.Monkey
     asked = dataclasses.replace(asked, share=Fraction(1))
     once = dataclasses.replace(asked.design, zooms=None).views()
 
-    assert broken(asked, 45_000) == set()
+    assert broken(asked, 150_000) == set()
     monkeypatch.setattr(Design, "views", lambda _: once)
-    assert "all_but_one_aggregators" in broken(asked, 45_000)
+    assert "all_but_one_aggregators" in broken(asked, 150_000)

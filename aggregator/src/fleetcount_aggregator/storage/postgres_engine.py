@@ -103,7 +103,7 @@ T = TypeVar("T")
 _HEARTBEAT_S: Final = 1.0
 _SCHEMA_LOCK: Final = 0x4643_5343
 """Of who makes or brings up the tables, for the length of the transaction."""
-_LEAD_LOCK: Final = 0x4643_4C44
+LEAD_LOCK: Final = 0x4643_4C44
 """Of the one process that leads, for as long as the connection that writes is."""
 _KNOWS: Final = 0x4644_0000
 """Above it the lock of each version, shared by the processes for which it is the newest they know."""
@@ -437,7 +437,7 @@ _TAKE_LEAD: Final = f"SELECT pg_try_advisory_lock({LOCK_KEY})".replace("%s", "?"
 
 def _take_lead(database: Database) -> bool:
     """Take the lock of who leads, for this session; one that has it gets it again."""
-    return bool(database.execute(_TAKE_LEAD, (_LEAD_LOCK,)).fetchone()[0])
+    return bool(database.execute(_TAKE_LEAD, (LEAD_LOCK,)).fetchone()[0])
 
 
 def _next_epoch(database: Database) -> int:
