@@ -1,4 +1,6 @@
-"""A window of which one intake took a million reports and died: the first receipt of another, and joining the lanes.
+"""What another process does in the place of one that ended: coordinators, workers, an intake with a million reports.
+
+Then a window of which one intake took a million reports and died: the first receipt of another, and joining the lanes.
 
 Two processes' parts over one PostgreSQL server of its own, in this process. Reports have two instalments each, in
 frames of as many rows as one write had; ids are made. Counts what is known afterwards, decides nothing.
@@ -17,6 +19,7 @@ from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
+from failover import time_failover
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.log_format import NewFrame
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
@@ -27,6 +30,8 @@ from rows import Row, quick, report, smoke
 from tests.support.postgres import find_postgres, own_cluster
 from tests.support.replica_stores import ReplicaStore, replica_store
 
+TRIALS: Final = 5
+"""Of each way in which a process ends."""
 LIMIT_S: Final = 5.0
 REPORTS: Final = 2**20
 ROUNDS: Final = (1, 2)
@@ -176,6 +181,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 note=f"{taken.cpu_s:.2f} s of CPU here, {taken.bytes_a_report:.0f} B a report in memory",
             )
         )
+    time_failover(1 if quick() or smoke() else TRIALS)
     return 0
 
 

@@ -53,7 +53,7 @@ LEFT_OUT: Final = {
     "million_postgres": ("it is that of a fleet again, over PostgreSQL", r"two aggregators, .* PostgreSQL: "),
     "network": ("it starts a fleet of clients", r"network: "),
     "question": ("it watches aggregators that wait", r"aggregator: .* open questions, idle"),
-    "takeover": ("it fills a server with reports", r"a shard of .* taken over|lanes of .* reports"),
+    "takeover": ("it fills a server with reports", r"a shard of .* taken over|lanes of .* reports|SIG"),
     "workers": (
         "it starts the processes of an aggregator over PostgreSQL",
         r".* (leased|remote) worker|of it: reading",
