@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_protocol.channel.certificates import Purpose, key_digest, load_certificate, random_device_name
@@ -22,7 +20,8 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount.command.base import StrictCommand
 from fleetcount.command.options import Count, write_file
 from fleetcount.keys.descriptors import check_names
-from fleetcount.keys.pki_directory import Issued, PkiDirectory, read_request
+from fleetcount.keys.pki_directory import Issued, PkiDirectory
+from fleetcount.keys.requests import make_request, read_request
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PATH = click.Path(path_type=Path)
@@ -70,11 +69,10 @@ def request(output: Path) -> None:
         if file.exists():
             raise UsageError(f"{file} exists already; nothing was written")
     key = ec.generate_private_key(ec.SECP256R1())
-    made = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     write_file(key_file, pem, mode=0o600, overwrite=False)
     try:
-        write_file(csr_file, made.public_bytes(Encoding.PEM), overwrite=False)
+        write_file(csr_file, make_request(key, None, "", ()), overwrite=False)
     except BaseException:
         key_file.unlink()
         raise
@@ -152,7 +150,7 @@ broker = _listening(
 
 
 def _enrol(root: Path, purpose: Purpose, csr: Path, name: str, hosts: tuple[str, ...], output: Path, days: int) -> None:
-    directory, key = PkiDirectory(root), read_request(csr)
+    directory, key = PkiDirectory(root), read_request(csr).key
     with directory.locked():
         issued = directory.enrol(purpose, key, name, hosts, output, validity=timedelta(days=days))
     _say(output, issued)
@@ -176,7 +174,7 @@ def renew(root: Path, certificate: Path, csr: Path | None, output: Path, days: i
     deny list, and what it sent under it to windows that have not ended is left out.
     """
     directory, old = PkiDirectory(root), _certificate(certificate)
-    key = None if csr is None else read_request(csr)
+    key = None if csr is None else read_request(csr).key
     with directory.locked():
         issued = directory.renew(
             old, key, output, validity=timedelta(days=days), list_validity=timedelta(days=valid_days)

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
@@ -92,6 +93,11 @@ def _aggregator_files(config: AggregatorConfig) -> list[Finding]:
         guarded("certificate", chain),
         guarded("certificate names", name),
         guarded("authority of aggregators", lambda: check_authority(tls.aggregator_ca_file, now)),
+        *(
+            guarded(f"authority of {peer.id}", partial(check_authority, peer.ca_file, now))
+            for peer in config.peers
+            if peer.ca_file is not None
+        ),
         guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
         guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
         guarded("clock", lambda: check_clock(now, [tls.certificate_file])),
