@@ -358,7 +358,7 @@ def load_config(path: Path, environment: Mapping[str, str]) -> AggregatorConfig:
             grpc=read_settings(root, "grpc", GrpcTable),
             admission=read_settings(root, "admission", AdmissionTable),
             mqtt=read_settings(root, "mqtt", MqttTable) if root.has("mqtt") else None,
-            peers=read_rows(root, "peers", PeerTable, most=_MOST_PEERS),
+            peers=read_rows(root, "peers", PeerTable, least=0, most=_MOST_PEERS),
             limits=read_settings(root, "limits", LimitsTable),
             metrics=read_settings(root, "metrics", MetricsTable) if root.has("metrics") else None,
             log=read_settings(root, "log", LogTable),

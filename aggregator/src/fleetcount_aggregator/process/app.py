@@ -180,6 +180,8 @@ async def _context(
     config: AggregatorConfig, environment: Mapping[str, str], opening: Callable[[AggregatorConfig, Identity], Store]
 ) -> AsyncGenerator[Context, None]:
     """Open everything an aggregator needs, its store by `opening`, and close it in the opposite order."""
+    if not config.peers:
+        raise ConfigError("peers is missing; allowed is one [[peers]] at least, as `fleetcount operator join` adds it")
     identity = build_identity(config)
     keys = config.keys.key_ring()
     tls = load_tls(config)

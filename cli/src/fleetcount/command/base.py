@@ -227,6 +227,14 @@ def _printable(line: str) -> str:
 # Texts alone; a test parses each with the command's own options.
 
 EXAMPLES: Final = {
+    "operator": "fleetcount operator new alpha --host alpha.example",
+    "operator new": "fleetcount operator new alpha --host alpha.example --operator 'City of Bologna'",
+    "operator join": "fleetcount operator join beta.descriptor.toml --directory alpha",
+    "operator admit": "fleetcount operator admit car-17.request ana.request --directory alpha",
+    "analyst": "fleetcount analyst new ana alpha.descriptor.toml beta.descriptor.toml",
+    "analyst new": "fleetcount analyst new ana alpha.descriptor.toml beta.descriptor.toml",
+    "broker": "fleetcount broker new broker --host broker.example alpha.descriptor.toml beta.descriptor.toml",
+    "broker new": "fleetcount broker new broker --host broker.example alpha.descriptor.toml beta.descriptor.toml",
     "keys": "fleetcount keys init --output deployment",
     "pki": "fleetcount pki init --output PKI --deployment bologna",
     "question": "fleetcount question create --spec question.toml --output speed.question",
@@ -273,6 +281,9 @@ EXAMPLES: Final = {
     "aggregator move-store": "fleetcount aggregator move-store --from sqlite.toml --to postgres.toml",
     "console": "fleetcount console --config alpha/aggregator.toml",
     "relay": "fleetcount relay --config relay.toml",
+    "relay serve": "fleetcount relay serve --config relay.toml",
+    "relay new": "fleetcount relay new relay --host relay.example alpha.descriptor.toml beta.descriptor.toml",
+    "device new": "fleetcount device new car-17 alpha.descriptor.toml beta.descriptor.toml",
     "device run": "fleetcount device run --config device.toml",
     "device ledger": "fleetcount device ledger --config device.toml",
     "device status": "fleetcount device status --config device.toml",

@@ -6,6 +6,7 @@ the operator who admits it decides. It must not issue a certificate.
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Generator, Mapping, Sequence
@@ -13,17 +14,33 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import click
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from fleetcount_protocol.channel.certificates import Purpose, general_name, save_private_key
+from fleetcount_protocol.channel.certificates import Purpose, general_name, public_key_digest, save_private_key
 from fleetcount_protocol.errors import MachineError, UsageError
-from fleetcount_protocol.ids import is_loopback
+from fleetcount_protocol.ids import Digest, is_loopback
 
-from fleetcount.command.options import check_output_directory, read_bytes, read_text, write_file
+from fleetcount.command.base import one_line
+from fleetcount.command.options import Count, check_output_directory, read_bytes, read_text, write_file
 
+MIN_BATCH: Final = click.option(
+    "--min-batch",
+    type=Count(2, 10**9),
+    default=10,
+    show_default=True,
+    help="Refuse questions that may count fewer devices.",
+)
+"""The option of a party that says how few devices a question may count."""
+OUTPUT: Final = click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="A new folder (NAME).")
+DESCRIPTORS: Final = click.argument(
+    "descriptors", metavar="DESCRIPTOR...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+"""What every operator of the deployment handed out, the leader's first."""
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _MAX_REQUEST_BYTES: Final = 16 * 1024
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.UnsupportedGeneralNameType)
 
@@ -36,6 +53,11 @@ class Request:
     purpose: Purpose | None = None
     name: str = ""
     hosts: tuple[str, ...] = ()
+
+    @property
+    def digest(self) -> Digest:
+        """The digest of the key: whom a certificate for it counts as."""
+        return public_key_digest(self.key)
 
 
 def make_request(key: ec.EllipticCurvePrivateKey, purpose: Purpose | None, name: str, hosts: Sequence[str]) -> bytes:
@@ -121,6 +143,25 @@ def begin_party(
         for file, content in {**files, f"{name}.request": request}.items():
             write_file(stage / file, content, overwrite=False)
     return True
+
+
+def check_file_name(name: str) -> None:
+    """Refuse the name of a party that cannot name its files.
+
+    Raises:
+        UsageError: it is not 1 to 64 of letters, digits, '-', '_' and '.', beginning with a letter or digit.
+    """
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"NAME is {name[:40]!a}; it must be 1 to 64 of letters, digits, '-', '_' and '.'")
+
+
+def say_made(output: Path, name: str, made: bool, rows: Sequence[tuple[str, str]]) -> None:
+    """Print what the folder of a party has, what to hand over and what comes next."""
+    if not made:
+        click.echo(f"{output} was made before: nothing was changed")
+    handed = f"hand it to one of the operators (fleetcount operator admit), and put {name}.crt, its reply, beside it"
+    for what, text in (*rows, (str(output / f"{name}.request"), handed)):
+        click.echo(one_line(f"{what}  {text}"))
 
 
 def listening_host(host: str) -> str:

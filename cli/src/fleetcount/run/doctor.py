@@ -65,6 +65,9 @@ async def examine_aggregator(path: Path) -> list[Finding]:
     findings += await asyncio.gather(
         *(_peer(path, peer.id, peer.endpoint, config.limits.largest_skew_s) for peer in config.peers)
     )
+    if not config.peers:
+        text = "none: aggregators count together, `fleetcount operator join` adds another"
+        findings.append(Finding(what="peers", severity=Severity.FAILED, text=text))
     if config.mqtt is not None:
         findings += await _check_broker(config, config.mqtt, time.time())
     return findings + check_running(config.metrics)
