@@ -3,6 +3,7 @@
 Each makes its own key and a request for an operator to admit. It must not print a key.
 """
 
+import getpass
 from collections.abc import Iterator
 from importlib import resources
 from pathlib import Path
@@ -161,6 +162,8 @@ def _conf(name: str, place: Path, host: str, port: int) -> Iterator[str]:
             yield f"{key} {place}/\n"
         else:
             yield line
+    # Begun by root, mosquitto would give up the rights to this folder.
+    yield f"\n# Whose folder this is; of other users only root may become that one.\nuser {getpass.getuser()}\n"
 
 
 def _acl(deployment: str, ids: list[str]) -> Iterator[str]:
