@@ -227,7 +227,7 @@ def _printable(line: str) -> str:
 # Texts alone; a test parses each with the command's own options.
 
 EXAMPLES: Final = {
-    "operator": "fleetcount operator new alpha --host alpha.example",
+    "operator": "fleetcount operator join beta.descriptor.toml --directory alpha",
     "operator new": "fleetcount operator new alpha --host alpha.example --operator 'City of Bologna'",
     "operator join": "fleetcount operator join beta.descriptor.toml --directory alpha",
     "operator admit": "fleetcount operator admit car-17.request ana.request --directory alpha",
@@ -280,7 +280,7 @@ EXAMPLES: Final = {
     "aggregator migrate": "fleetcount aggregator migrate --config alpha/aggregator.toml",
     "aggregator move-store": "fleetcount aggregator move-store --from sqlite.toml --to postgres.toml",
     "console": "fleetcount console --config alpha/aggregator.toml",
-    "relay": "fleetcount relay --config relay.toml",
+    "relay": "fleetcount relay serve --config relay.toml",
     "relay serve": "fleetcount relay serve --config relay.toml",
     "relay new": "fleetcount relay new relay --host relay.example alpha.descriptor.toml beta.descriptor.toml",
     "device new": "fleetcount device new car-17 alpha.descriptor.toml beta.descriptor.toml",
