@@ -7,7 +7,7 @@ import os
 import re
 import stat
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import grpc
@@ -294,3 +294,31 @@ def test_a_folder_of_a_party_is_made_once(joined: Path, fleetcount: Callable) ->
     assert (other.code, "says something else; nothing was changed" in other.err) == (2, True)
     assert (one.code, "a question needs two or more" in one.err) == (2, True)
     assert tree(joined) == before
+
+
+def test_a_device_that_will_not_answer_yet_says_from_when_on(
+    joined: Path, fleetcount: Callable, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, options in (("waits", ()), ("ready", ("--wait", "0")), ("short", ())):
+        asked(fleetcount, "device", "new", name, *options)
+    fleetcount("operator", "admit", "waits/waits.request", "ready/ready.request", "--directory", "alpha", "--yes")
+    fleetcount("operator", "admit", "short/short.request", "--directory", "alpha", "--yes", "--days", "20")
+    first = load_certificate(joined / "waits/waits.crt").not_valid_before_utc + timedelta(days=30)
+
+    said = {
+        name: fleetcount("device", "status", "--config", f"{name}/device.toml").out
+        for name in ("waits", "ready", "short")
+    }
+    doctor = fleetcount("doctor", "--config", "waits/device.toml").out
+    ran = fleetcount("device", "run", "--once", "--config", "waits/device.toml")
+
+    date = f"this device answers from {first:%Y-%m-%dT%H:%M:%SZ}, because"
+    assert date in said["waits"]
+    assert "set enrolment_wait_s in [policy]" in said["waits"]
+    assert "answers what is on offer" in said["ready"]
+    assert "its certificate ends before" in said["short"]
+    assert "ends before" not in said["waits"]
+    assert f"note    new ledger: {date}" in doctor
+    assert ran.code == 4
+    assert date in caplog.text
+    assert not (joined / "ready/device.db").exists()

@@ -249,7 +249,7 @@ EXAMPLES: Final = {
     "keys descriptor": "fleetcount keys descriptor --config aggregator.toml --from old.toml --output new.toml",
     "pki init": "fleetcount pki init --output PKI --deployment bologna",
     "pki request": "fleetcount pki request --output car",
-    "pki enrol": "fleetcount pki enrol --pki PKI --csr car.csr --days 30 --output car.crt",
+    "pki enrol": "fleetcount pki enrol --pki PKI --csr car.csr --days 90 --output car.crt",
     "pki reader": "fleetcount pki reader --pki PKI --csr analyst.csr --name analyst --output analyst.crt",
     "pki aggregator": "fleetcount pki aggregator --pki PKI --csr a.csr --name alpha --host a.example --output a.crt",
     "pki slot": "fleetcount pki slot --pki PKI --csr alpha-slot1.csr --name alpha --slot 1 --output alpha-slot1.crt",

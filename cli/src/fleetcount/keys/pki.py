@@ -83,9 +83,12 @@ def request(output: Path) -> None:
 @_PKI
 @_CSR
 @_OUTPUT
-@_days(30)
+@_days(90)
 def enrol(root: Path, csr: Path, output: Path, days: int) -> None:
-    """Issue a device's certificate, under a random name whatever the request says."""
+    """Issue a device's certificate, under a random name whatever the request says.
+
+    Make it longer than a device's new ledger waits, 30 days by default.
+    """
     _enrol(root, Purpose.DEVICE, csr, random_device_name(), (), output, days)
 
 

@@ -32,6 +32,7 @@ from fleetcount_transport.toml_table import read_toml
 from fleetcount.command.base import CheckFailedError, StrictCommand, one_line
 from fleetcount.read.readers import read_reader
 from fleetcount.read.states import ask_peer
+from fleetcount.run.device import wait_of
 from fleetcount.run.doctor_checks import (
     Finding,
     Severity,
@@ -300,6 +301,7 @@ async def _device(path: Path) -> list[Finding]:
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key, settings.state_file], []),
         guarded("disk", lambda: check_disk(settings.state_file.parent)),
+        guarded("new ledger", lambda: _wait(settings, now)),
     ]
     authority = settings.grpc.ca_file if settings.grpc is not None else None
     if authority is not None:
@@ -307,6 +309,14 @@ async def _device(path: Path) -> list[Finding]:
     offered, questions = await _offer(settings)
     signals = await asyncio.gather(*(check_signal(settings.signals, path, questions) for path in settings.signals))
     return [*findings, offered, *signals]
+
+
+def _wait(settings: DeviceSettings, now: float) -> Finding:
+    certificate = load_certificate(settings.certificate_file)
+    text = wait_of(settings, certificate, now)
+    if not text:
+        return ok("new ledger", "waits for nothing any more")
+    return Finding(what="new ledger", severity=Severity.NOTE, text=text)
 
 
 async def _offer(settings: DeviceSettings) -> tuple[Finding, tuple[Question, ...]]:
