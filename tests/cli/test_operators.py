@@ -245,6 +245,11 @@ def test_one_operator_admits_and_both_know_whom(joined: Path, fleetcount: Callab
     assert [one.id for one in load_relay_config(joined / "relay/relay.toml").aggregators] == ["alpha", "beta"]
     assert re.search(r"^user beta$", (joined / "broker/mosquitto.acl").read_text(), re.MULTILINE)
     assert "DEPLOYMENT" not in (joined / "broker/mosquitto.acl").read_text()
+    places = re.findall(
+        r"^(?:\w+file|acl_file|\w+_location) (\S+)$", (joined / "broker/mosquitto.conf").read_text(), re.M
+    )
+    assert len(places) == 5
+    assert [place for place in places if not Path(place).exists() or not place.startswith(f"{joined}/broker/")] == []
 
 
 @pytest.mark.parametrize(
@@ -322,3 +327,19 @@ def test_a_device_that_will_not_answer_yet_says_from_when_on(
     assert ran.code == 4
     assert date in caplog.text
     assert not (joined / "ready/device.db").exists()
+
+
+def test_a_party_that_is_shut_out_stays_out_and_the_list_is_good_for_as_long_as_the_first(
+    joined: Path, fleetcount: Callable
+) -> None:
+    asked(fleetcount, "device", "new", "car")
+    admit = ("operator", "admit", "car/car.request", "--directory", "alpha", "--yes")
+    assert fleetcount(*admit).code == 0
+    before = PkiDirectory(joined / "alpha/pki").deny_list()
+
+    assert fleetcount("pki", "revoke", "--pki", "alpha/pki", "--certificate", "car/car.crt").code == 0
+    again = fleetcount(*admit)
+
+    after = PkiDirectory(joined / "alpha/pki").deny_list()
+    assert after.expires - after.issued_at == before.expires - before.issued_at == 90 * 86_400
+    assert (again.code, "on the deny list; nothing was admitted" in again.err) == (3, True)

@@ -183,7 +183,7 @@ class PkiDirectory:
         output: Path,
         *,
         validity: timedelta,
-        list_validity: timedelta,
+        list_validity: timedelta | None,
     ) -> Issued:
         """Issue the next certificate of a party, for the same key or (`key`) a new one, and write it to a new file.
 
@@ -247,13 +247,16 @@ class PkiDirectory:
             raise UsageError(f"{path}: {error}") from None
         return signed.deny_list
 
-    def write_list(self, keys: Sequence[Digest], validity: timedelta) -> DenyList:
-        """Sign and write the next list: the keys of the last one, and these.
+    def write_list(self, keys: Sequence[Digest], validity: timedelta | None) -> DenyList:
+        """Sign and write the next list: the keys of the last one, and these; None: good for as long as the last was.
 
         Raises:
-            UsageError: more keys than a list holds.
+            UsageError: more keys than a list holds, or no last one.
         """
         last = self.deny_list() if (self._root / "deny-list").exists() else None
+        if validity is None:
+            last = last or self.deny_list()
+            validity = timedelta(seconds=last.expires - last.issued_at)
         issued_at = int(self._now.timestamp())
         signed = sign_deny_list(
             self.authority("devices"),
