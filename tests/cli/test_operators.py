@@ -258,6 +258,7 @@ def test_one_operator_admits_and_both_know_whom(joined: Path, fleetcount: Callab
         (Purpose.AGGREGATOR, "gamma", ["g.example"], 2, "is of an aggregator"),
         (Purpose.RELAY, "beta", ["r.example"], 3, "the name of an aggregator"),
         (Purpose.BROKER, "broker", ["alpha"], 3, "the name of an aggregator"),
+        (Purpose.READER, "beta-slot1", [], 3, "the name of an aggregator"),
         (Purpose.DEVICE, "car-17", [], 2, "is of a device and has a name"),
         (Purpose.READER, "ana", ["a.example"], 2, "has no host"),
         (None, "", [], 2, "does not say what it is for"),

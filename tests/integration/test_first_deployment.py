@@ -86,7 +86,7 @@ class Stage:
         if joined := re.search(r"operator join (\w+)\.descriptor", line):
             began = f"{joined[1]}$ fleetcount operator new"
             made = next(text for said, text in self.said.items() if said.startswith(began))
-            found = re.search(r"^fingerprint +((?:[0-9a-f]{4} ){7}[0-9a-f]{4})", made, re.MULTILINE)
+            found = re.search(r"^fingerprint: ((?:[0-9a-f]{4} ){7}[0-9a-f]{4})", made, re.MULTILINE)
             assert found is not None, made
             return found[1] + "\n"
         return "y\n" if "operator admit" in line else ""

@@ -21,10 +21,12 @@ from fleetcount_protocol.channel.certificates import (
     random_device_name,
     save_certificates,
 )
+from fleetcount_protocol.channel.user_names import slot_name
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_protocol.window.window import operator_key
+from fleetcount_protocol.wire.topics import BUCKETS
 from fleetcount_simulator.network.deployments import (
     HPKE_KEY_ID,
     AggregatorPlan,
@@ -222,12 +224,12 @@ def _say_made(root: Path, descriptor: Path, plan: AggregatorPlan) -> None:
         (f"{root / _CONFIG}", f"aggregator {plan.aggregator_id!r} of {plan.operator!r}"),
         (f"{root / 'keys'}, {root / 'pki'}", "private: nothing of them leaves this folder"),
         (f"{descriptor}", "public: hand it to the other operators, and to all who ask, answer or carry"),
-        ("fingerprint", f"{fingerprint_of(descriptor)}: read it to the other operators by voice"),
+        ("fingerprint", f"{fingerprint_of(descriptor)} (read it to the other operators by voice)"),
         ("ends", f"certificate {certificate:%Y-%m-%d} (fleetcount pki renew), deny list {ends:%Y-%m-%d}"),
         ("next", f"fleetcount operator join PEER.descriptor.toml --directory {root}"),
     ]
     for what, text in rows:
-        click.echo(one_line(f"{what}  {text}"))
+        click.echo(one_line(f"{what}: {text}"))
 
 
 # Another operator.
@@ -256,7 +258,7 @@ def join(descriptor: Path, directory: Path, fingerprint: str | None) -> None:
     _confirm(descriptor, found, fingerprint)
     _add(directory, descriptor, found, added)
     click.echo(one_line(f"{directory / _CONFIG}: added {name!r} of {found.aggregator.operator!r}"))
-    click.echo(f"next  fleetcount aggregator serve --config {directory / _CONFIG}")
+    click.echo(f"next: fleetcount aggregator serve --config {directory / _CONFIG}")
 
 
 def _config_of(directory: Path) -> AggregatorConfig:
@@ -422,7 +424,10 @@ def _checked(path: Path, request: Request, config: AggregatorConfig) -> _Asked:
         raise UsageError(f"{path} is of a {purpose.label} and {'has a' if request.name else 'has no'} name")
     if request.hosts and not purpose.listens:
         raise UsageError(f"{path} is of a {purpose.label}, which has no host; it names {request.hosts[0]!r}")
-    taken = {str(config.aggregator.id), *(str(peer.id) for peer in config.peers)}
+    ids = [config.aggregator.id, *(peer.id for peer in config.peers)]
+    taken = {
+        str(user_name) for one in ids for user_name in (one, *(slot_name(one, slot) for slot in range(1, BUCKETS)))
+    }
     if found := sorted(taken & {request.name, *request.hosts}):
         raise RefusedByPolicyError(f"{path} asks for {found[0]!r}, the name of an aggregator; nothing was admitted")
     return _Asked(path=path, request=request, purpose=purpose)

@@ -161,7 +161,7 @@ def say_made(output: Path, name: str, made: bool, rows: Sequence[tuple[str, str]
         click.echo(f"{output} was made before: nothing was changed")
     handed = f"hand it to one of the operators (fleetcount operator admit), and put {name}.crt, its reply, beside it"
     for what, text in (*rows, (str(output / f"{name}.request"), handed)):
-        click.echo(one_line(f"{what}  {text}"))
+        click.echo(one_line(f"{what}: {text}"))
 
 
 def listening_host(host: str) -> str:
