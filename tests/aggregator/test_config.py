@@ -139,10 +139,6 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
     "port zero of a peer": (change("127.0.0.1:7422", "127.0.0.1:0"), "1 to 65535"),
     "no port": (change("127.0.0.1:7422", "127.0.0.1"), "host:port"),
     "url for an endpoint": (change("127.0.0.1:7422", "http://127.0.0.1:7422"), "host:port"),
-    "no peers": (
-        lambda: GOOD[: GOOD.index("[[peers]]")] + '[limits]\nlargest_epsilon = "4"\n',
-        "peers is missing; allowed is 1 to",
-    ),
     "peer is self": (change('id = "beta"', 'id = "alpha"'), "this aggregator itself"),
     "peer twice": (lambda: GOOD + SECOND_PEER.replace("gamma", "beta"), "'beta' occurs twice"),
     "key twice": (lambda: GOOD + SECOND_PEER.replace(THIRD_KEY, PEER_KEY), "signing_public_key .* twice"),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import grpc
 import pytest
-from fleetcount.keys.descriptors import read_descriptor, toml_text
+from fleetcount.keys.descriptors import read_descriptor
 from fleetcount.keys.operator import operator_of
 from fleetcount.question.files import read_question
 from fleetcount.read.readers import read_reader
@@ -26,6 +26,7 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority, load_
 from fleetcount_protocol.channel.deny_list import sign_deny_list
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.window.fields import Mode, ReleaseKind
+from fleetcount_transport.toml_writing import toml_text
 
 from tests.client.shells import pem
 from tests.support.cases import case

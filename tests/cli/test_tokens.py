@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fleetcount.keys.descriptors import read_descriptor, toml_text
+from fleetcount.keys.descriptors import read_descriptor
 from fleetcount_aggregator.host.token_keys import PIN_VARIABLE
+from fleetcount_transport.toml_writing import toml_text
 
 from tests.cli.test_deployment import SPEC
 from tests.support.tokens import Token, the_token

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount.keys.deployment import reader_toml
+from fleetcount.keys.party_files import reader_toml
 from fleetcount_protocol.release import record_to_json, sign_record
 from fleetcount_protocol.window.succession import Succession, encode_signed_succession, sign_succession
 

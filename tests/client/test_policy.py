@@ -349,6 +349,25 @@ def test_the_wait_counts_from_the_certificate_unless_a_ledger_may_have_been_lost
     assert judge_age(policy, age, START + ready) is None
 
 
+def test_a_wait_is_a_date_with_its_reason_and_the_key_that_changes_it() -> None:
+    policy = open_policy(fresh_ledger_wait_s=2_592_000, enrolment_wait_s=86_400)
+    began = 1_790_000_000  # 2026-09-21T14:13:20Z
+
+    lost = judge_age(policy, LedgerAge(created_at=began + 86_401, first_valid=began), began + 86_402)
+    young = judge_age(policy, LedgerAge(created_at=began, first_valid=began), began + 1)
+
+    assert lost is not None
+    assert lost.message == (
+        "this device answers from 2026-10-22T14:13:21Z, because its ledger began 2026-09-22T14:13:21Z and may stand in"
+        " for a lost one; set fresh_ledger_wait_s in [policy] to change it"
+    )
+    assert young is not None
+    assert young.message == (
+        "this device answers from 2026-09-22T14:13:20Z, because a new ledger answers nothing under a certificate that"
+        " is younger than 1 days; set enrolment_wait_s in [policy], before a certificate's first start, to change it"
+    )
+
+
 def test_however_often_a_ledger_is_wiped_what_was_spent_before_is_over_when_it_answers() -> None:
     policy = open_policy(fresh_ledger_wait_s=3600, budget_period_s=3600, enrolment_wait_s=100)
     for born in (0, 60, 100, 101, 700, 5000):

@@ -415,9 +415,9 @@ async def test_an_upstream_that_answers_too_few_is_given_up_and_nobody_gets_anot
 
 async def test_a_relay_is_nobody_to_the_aggregators_peer_port() -> None:
     async with relayed() as here:
-        shell = PeerShell(
-            here.network.core(0).helper, here.network.core(0).context.host.metrics, certified_peer(here.names)
-        )
+        known = {name: [here.authority.certificate] for name in here.names}
+        core = here.network.core(0)
+        shell = PeerShell(core.helper, core.context.host.metrics, certified_peer(known))
         server = peer_server(shell)
         authority = here.authority.certificate.public_bytes(Encoding.PEM)
         own = pem_pair(here.authority.issue_aggregator("alpha", ["127.0.0.1"]))

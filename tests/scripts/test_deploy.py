@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from fleetcount.__main__ import run_command
+from fleetcount.keys.descriptors import fingerprint_of
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.role import ALL_ROLES, Role, read_roles
 from fleetcount_relay.config import load_relay_config
@@ -42,7 +43,14 @@ def test_every_file_is_looked_at_by_a_test() -> None:
         *UNITS,
         *(
             DEPLOY / name
-            for name in ("Dockerfile", "compose.yaml", "compose-several.yaml", "mosquitto.acl", "mosquitto.conf")
+            for name in (
+                "Dockerfile",
+                "compose.yaml",
+                "compose-operator.yaml",
+                "compose-several.yaml",
+                "mosquitto.acl",
+                "mosquitto.conf",
+            )
         ),
         *(DEPLOY / "monitoring" / name for name in ("alerts.yml", "alerts_test.yml", "grafana.json", "prometheus.yml")),
         *(DEPLOY / "sample" / f"{name}.toml" for name in ("aggregator", "device", "relay")),
@@ -231,6 +239,46 @@ def test_compose_mounts_what_keys_init_makes_and_every_configuration_fits(
         config = LOADERS[command[0]](root / str(inside).lstrip("/"), environment)
         assert [str(path) for path in paths(config) if not path.exists()] == []
         assert config.metrics is not None
+
+
+@pytest.fixture(scope="module")
+def operator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the first lines of compose-operator.yaml make, at ./operator of the directory that is returned."""
+    here = tmp_path_factory.mktemp("operator")
+    beta = here / "beta" / "beta.descriptor.toml"
+    made = ["operator", "new", "beta", "--host", "beta.example", "--output", str(here / "beta")]
+    assert run_command(made) == 0
+    text = (DEPLOY / "compose-operator.yaml").read_text()
+    for line in re.findall(r"^#   fleetcount (operator .*)$", text, re.MULTILINE):
+        said = line.replace("deploy/operator", str(here / "operator")).replace("beta.descriptor.toml", str(beta))
+        joins = ["--fingerprint", fingerprint_of(beta)] if " join " in line else []
+        assert run_command([*said.split(), *joins]) == 0
+    return here
+
+
+def test_one_operator_s_compose_runs_what_operator_new_makes(
+    operator: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    [service] = yaml.safe_load((DEPLOY / "compose-operator.yaml").read_text())["services"].values()
+    assert accepted(service["command"], capsys)
+    assert accepted(service["healthcheck"]["test"][2:], capsys)
+    [(place, source)] = mounts(service, operator).items()
+    inside = Path(service["command"][-1]).relative_to(place)
+
+    config = load_config(source / inside, service["environment"])
+
+    assert [str(path) for path in paths(config) if not path.exists()] == []
+    assert all(path.is_relative_to(source) for path in paths(config)), "nothing of it lies elsewhere"
+    assert config.metrics is not None
+
+
+def test_the_secret_of_kubernetes_is_made_of_what_operator_new_makes(operator: Path) -> None:
+    said = (DEPLOY / "kustomize" / "aggregator" / "kustomization.yaml").read_text()
+    own = re.findall(r"--from-file=(\S+)", said.partition("operator new")[2])
+    plain = re.findall(r"--from-file=(\S+)", said.partition("operator new")[0])
+
+    assert [name for name in own if not (operator / "operator" / name).is_file()] == []
+    assert {Path(name).name for name in own} == {*plain, "beta.crt"}
 
 
 def test_several_processes_of_compose_are_one_aggregator_behind_its_balancer(

@@ -56,6 +56,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "doctor --config no-such-file.toml",
         "keys descriptor --config no-such-file.toml --from no-such-file.toml --output no-such-directory/descriptor",
         "pki revoke --pki no-such-directory --certificate no-such-file.crt",
+        "operator join no-such-file.toml --directory no-such-directory",
+        "analyst new ana no-such-file.toml",
+        "broker new broker --host b.example no-such-file.toml",
         "question sign --config no-such-file.toml no-such-file.question",
     ],
 )

@@ -224,12 +224,17 @@ def _of_slot(path: Path | None, slot: int) -> Path | None:
 
 @settings
 class PeerTable:
-    """[[peers]]: another aggregator, with its Ed25519 public key (32 bytes) and the files of its successions."""
+    """[[peers]]: another aggregator, with its Ed25519 public key (32 bytes) and the files of its successions.
+
+    `ca_file` has the authority of its operator, which then certifies this peer, and no other; without it,
+    `aggregator_ca_file` of [tls] does.
+    """
 
     id: AggregatorId = setting(Table.aggregator_id)
     operator: str = setting(read_operator)
     endpoint: str = setting(Table.endpoint)
     signing_public_key: bytes = setting(Table.base64_bytes, 32)
+    ca_file: Path | None = setting(Table.file_name, default=None)
     succession_files: tuple[Path, ...] = setting(Table.file_names, default=())
 
 
@@ -304,6 +309,12 @@ class AggregatorConfig:
     store: StoreTable
 
     @property
+    def aggregator_authorities(self) -> dict[AggregatorId, Path]:
+        """The file of the authorities that certify each aggregator, itself included, by its id."""
+        common = self.tls.aggregator_ca_file
+        return {self.aggregator.id: common, **{peer.id: peer.ca_file or common for peer in self.peers}}
+
+    @property
     def store_place(self) -> StorePlace:
         """The place of this aggregator's store."""
         directory = self.aggregator.state_directory
@@ -347,7 +358,7 @@ def load_config(path: Path, environment: Mapping[str, str]) -> AggregatorConfig:
             grpc=read_settings(root, "grpc", GrpcTable),
             admission=read_settings(root, "admission", AdmissionTable),
             mqtt=read_settings(root, "mqtt", MqttTable) if root.has("mqtt") else None,
-            peers=read_rows(root, "peers", PeerTable, most=_MOST_PEERS),
+            peers=read_rows(root, "peers", PeerTable, least=0, most=_MOST_PEERS),
             limits=read_settings(root, "limits", LimitsTable),
             metrics=read_settings(root, "metrics", MetricsTable) if root.has("metrics") else None,
             log=read_settings(root, "log", LogTable),

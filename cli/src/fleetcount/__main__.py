@@ -16,12 +16,15 @@ from fleetcount.command.base import ExitCode, LazyGroup, describe, interruption_
 _TABLE = table(
     [
         ("demo", "fleetcount.show.demo", "demo", "Count a fleet on this machine, from keys to picture."),
+        ("operator", "fleetcount.groups", "operator", "Begin as an operator; join others; admit devices."),
+        ("analyst", "fleetcount.groups", "analyst", "Begin as an analyst."),
+        ("broker", "fleetcount.groups", "broker", "Begin as an MQTT broker."),
         ("keys", "fleetcount.groups", "keys", "Make the keys and configurations of a test deployment."),
         ("pki", "fleetcount.groups", "pki", "Enrol, renew and revoke: certificates and the deny list."),
         ("question", "fleetcount.groups", "question", "Create, sign, submit, follow and release a question."),
         ("aggregator", "fleetcount.groups", "aggregator", "Run one aggregator."),
         ("console", "fleetcount.run.console", "console", "Show the state of an aggregator on a page."),
-        ("relay", "fleetcount.run.relay", "relay", "Carry many devices' reports to aggregators, unread."),
+        ("relay", "fleetcount.groups", "relay", "Carry many devices' reports to aggregators, unread."),
         ("device", "fleetcount.device_groups", "device", "Run one device; read its ledger and spool."),
         ("doctor", "fleetcount.run.doctor", "doctor", "Check a configuration, its keys, clock and peers."),
         ("health", "fleetcount.run.health", "health", "Whether a server of this machine lives, or is ready."),
@@ -38,7 +41,21 @@ _TABLE = table(
         ("vectors", "fleetcount.evidence.vectors", "vectors", "Replay test vectors of shares and proofs."),
     ]
 )
-_WITH_KEYS = frozenset({"keys", "pki", "question", "aggregator", "console", "relay", "device", "doctor"})
+_WITH_KEYS = frozenset(
+    {
+        "analyst",
+        "aggregator",
+        "broker",
+        "console",
+        "device",
+        "doctor",
+        "keys",
+        "operator",
+        "pki",
+        "question",
+        "relay",
+    }
+)
 """Sub-commands that read or make private keys, coins or shares of a real deployment."""
 
 

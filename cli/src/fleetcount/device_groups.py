@@ -17,6 +17,7 @@ _QUESTIONS = "fleetcount.run.device"
         [
             ("log", _QUESTIONS, "log", "What was asked, reserved, answered and refused."),
             ("question", "fleetcount.device_groups", "device_question", "Questions of many windows: join, leave."),
+            ("new", "fleetcount.keys.new_device", "new", "Key, request and configuration of one device."),
             ("run", "fleetcount.run.device", "run", "Answer questions until stopped."),
             ("ledger", _LEDGER, "ledger", "What was answered and what it cost."),
             ("status", "fleetcount.run.device", "status", "The certificate, its end, and the next one."),

@@ -15,6 +15,8 @@ _RELEASE = "fleetcount.read.release"
 _STORE = "fleetcount.run.aggregator"
 _KEYS = "fleetcount.keys.aggregator_keys"
 _PKI = "fleetcount.keys.pki"
+_OPERATORS = "fleetcount.keys.operators"
+_PARTIES = "fleetcount.keys.parties"
 
 
 @click.group(
@@ -126,3 +128,58 @@ def aggregator() -> None:
     Exit codes: 0 done, 2 usage or configuration, 3 refused, 4 cannot reach a party, 5 this machine (disk, store, port),
     130 interrupted.
     """
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=table(
+        [
+            ("new", _OPERATORS, "new", "Keys, authorities, configuration and descriptor of one operator."),
+            ("join", _OPERATORS, "join", "Trust another operator, by its descriptor and its fingerprint."),
+            ("admit", _OPERATORS, "admit", "Certify devices, analysts, relays and brokers that ask for it."),
+        ]
+    ),
+)
+def operator() -> None:
+    """Begin as an operator, on a machine of one's own: docs/first-deployment.md goes through it.
+
+    A larger house that keeps one authority for all uses `fleetcount pki`.
+    """
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=table([("new", _PARTIES, "analyst", "What an analyst needs to ask and to read.")]),
+)
+def analyst() -> None:
+    """Begin as an analyst; what is asked and read is in `fleetcount question`."""
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy=table([("new", _PARTIES, "broker", "What mosquitto needs: key, request, configuration, rules.")]),
+)
+def broker() -> None:
+    """Begin as the MQTT broker of a deployment, which is trusted with nothing."""
+
+
+class _RelayGroup(LazyGroup):
+    """`fleetcount relay --config FILE` is `fleetcount relay serve --config FILE`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as click does, after putting in the command that is left out."""
+        left_out = bool(args) and args[0].partition("=")[0] == "--config"
+        return super().parse_args(ctx, ["serve", *args] if left_out else args)
+
+
+@click.group(
+    cls=_RelayGroup,
+    lazy=table(
+        [
+            ("serve", "fleetcount.run.relay", "relay", "Carry reports until SIGTERM; `relay --config` for short."),
+            ("new", _PARTIES, "relay", "Key, request and configuration of one relay."),
+        ]
+    ),
+)
+def relay() -> None:
+    """Carry the reports of many devices to aggregators, unread."""

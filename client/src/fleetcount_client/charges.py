@@ -5,9 +5,10 @@ Values and rules of time; what charges add up to is the ledger's (`ledger`). Loa
 
 import hashlib
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
-from math import inf
+from math import ceil, inf
 from typing import TYPE_CHECKING, Final
 
 from fleetcount_mechanisms.answers import Relation
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fleetcount_mechanisms.accounting.vectors import LossVector
 
 
+_DAY_S: Final = 86_400
 _UNIT_LABEL: Final = b"fleetcount device unit v1"
 
 
@@ -116,5 +118,20 @@ def judge_age(policy: OwnerPolicy, age: LedgerAge, now: float) -> PolicyRefusal 
     ready = ready_at(policy, age)
     if now >= ready:
         return None
-    message = f"this ledger is new and answers nothing for a while after it began; {int(ready - now) + 1} s are left"
+    if _nothing_lost(policy, age) is None:
+        why = f"its ledger began {utc_text(age.created_at)} and may stand in for a lost one"
+        key = "fresh_ledger_wait_s in [policy]"
+    else:
+        days = (ready - (age.first_valid or 0)) / _DAY_S
+        why = f"a new ledger answers nothing under a certificate that is younger than {days:g} days"
+        key = "enrolment_wait_s in [policy], before a certificate's first start,"
+    message = f"this device answers from {utc_text(ceil(ready))}, because {why}; set {key} to change it"
     return PolicyRefusal(rule="fresh_ledger", message=message)
+
+
+def utc_text(moment: float) -> str:
+    """Return a time as people read it: ISO 8601, UTC; a time that no calendar has is the last or first there is."""
+    try:
+        return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return "9999-12-31T23:59:59Z" if moment > 0 else "0001-01-01T00:00:00Z"

@@ -18,7 +18,7 @@ from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window, decode_window
 
-from fleetcount_client.charges import judge_age
+from fleetcount_client.charges import LedgerAge, judge_age
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
 from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, SignalNotes, TrustStore, contacts_of
 from fleetcount_client.outcome import Outcome, OutcomeKind
@@ -81,6 +81,7 @@ class Device:
         self._transport = HeardTransport(transport, self._contacts)
         self._under_way: dict[WindowId, Window] = {}
         self._refused: dict[QuestionId, Outcome] = {}
+        self._waits_said = False
         self._source = source or SystemRandom()
         self._settings = settings or DeliverySettings()
         self._activity = Activity(self._timer, idle_close_s, self.close)
@@ -388,8 +389,14 @@ class Device:
         return {**self._signals, **(signals or {})}
 
     async def _begin_look(self) -> None:
-        await self._renew(self._timer.now())
-        self._spool.tidy(self._timer.now())
+        now = self._timer.now()
+        await self._renew(now)
+        self._spool.tidy(now)
+        age = self._spool.known_age() or LedgerAge(created_at=now, first_valid=self._first_valid)
+        waits = judge_age(self._policy, age, now)
+        if waits is not None and not self._waits_said:
+            _LOG.warning("%s", waits.message)
+        self._waits_said = waits is not None
 
     def _unfinished(self) -> tuple[Window, ...]:
         """Return the windows that were begun and are not finished."""

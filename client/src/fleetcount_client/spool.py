@@ -64,13 +64,17 @@ class Spool:
 
     def age(self, now: float, first_valid: int | None) -> LedgerAge:
         """Return when this device's ledger began, and with which certificate; a new ledger begins now, with this."""
-        rows = self._file.rows("SELECT created_at,first_valid FROM device WHERE name=?", (self._device,))
-        if rows:
-            return LedgerAge(created_at=float(rows[0][0]), first_valid=rows[0][1])
+        if (known := self.known_age()) is not None:
+            return known
         with self._file.transaction() as connection:
             row = (self._device, now, first_valid)
             connection.execute("INSERT OR IGNORE INTO device(name,created_at,first_valid) VALUES(?,?,?)", row)
         return LedgerAge(created_at=now, first_valid=first_valid)
+
+    def known_age(self) -> LedgerAge | None:
+        """Return when this device's ledger began, None if it has not; nothing is stored."""
+        rows = self._file.rows("SELECT created_at,first_valid FROM device WHERE name=?", (self._device,))
+        return LedgerAge(created_at=float(rows[0][0]), first_valid=rows[0][1]) if rows else None
 
     def ledger(self) -> "Ledger":
         """Return the charges with their sums, for reading; kept in memory until another process changes them."""

@@ -63,20 +63,24 @@ def pem_pair(credential: Credential) -> tuple[bytes, bytes]:
 
 
 class Listening:
-    """beta's peer listener behind TLS."""
+    """beta's peer listener behind TLS; `authority` certifies aggregators, alpha that of alpha's operator if given."""
 
-    def __init__(self) -> None:
+    def __init__(self, of_alpha: CertificateAuthority | None = None) -> None:
         self.network = Network(2)
         self.authority = CertificateAuthority.create("aggregators")
+        self.of_alpha = of_alpha or self.authority
         self.port = 0
 
     async def start(self) -> "grpc.aio.Server":
         await self.network.start_all()
-        shell = PeerShell(self.network.core(1).helper, Metrics(), certified_peer([ALPHA, BETA]))
+        known = {ALPHA: [self.of_alpha.certificate], BETA: [self.authority.certificate]}
+        shell = PeerShell(self.network.core(1).helper, Metrics(), certified_peer(known))
         server = peer_server(shell)
         credentials = grpc.ssl_server_credentials(
             [pem_pair(self.authority.issue_aggregator("beta", ["127.0.0.1"]))],
-            root_certificates=self.authority.certificate.public_bytes(Encoding.PEM),
+            root_certificates=b"".join(
+                one.certificate.public_bytes(Encoding.PEM) for one in (self.authority, self.of_alpha)
+            ),
             require_client_auth=True,
         )
         self.port = server.add_secure_port("127.0.0.1:0", credentials)
@@ -132,6 +136,26 @@ async def test_a_peer_is_who_its_certificate_says(listening: Listening) -> None:
     assert refusal.value.problem is PeerProblem.NOT_LEADER
     await leader.close()
     await stranger.close()
+
+
+async def test_an_authority_of_a_peer_certifies_that_peer_and_no_other() -> None:
+    of_alpha = CertificateAuthority.create("alpha's")
+    listening = Listening(of_alpha)
+    server = await listening.start()
+    window = await listening.network.ask(values=4)
+    named = [("alpha", of_alpha), ("beta", of_alpha), ("alpha", listening.authority), ("beta", listening.authority)]
+    found = []
+    for name, authority in named:
+        peer = listening.peer(name, authority=authority)
+        try:
+            found.append((await peer.status(window.window_id)).state)
+        except PeerRefusalError as refusal:
+            found.append(refusal.problem)
+        await peer.close()
+    await server.stop(0)
+
+    refused, answered = PeerProblem.NOT_LEADER, WindowState.ANNOUNCED
+    assert found == [answered, refused, refused, answered]
 
 
 async def test_a_peer_that_takes_the_connection_and_says_nothing_is_unreachable_in_time(listening: Listening) -> None:

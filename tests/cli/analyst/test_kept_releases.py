@@ -8,7 +8,7 @@ from pathlib import Path
 import fleetcount as fc
 import matplotlib as mpl
 import pytest
-from fleetcount.keys.deployment import reader_toml
+from fleetcount.keys.party_files import reader_toml
 from fleetcount.read.records import record_path
 from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_protocol.errors import SignatureError, UsageError

@@ -12,7 +12,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount.keys.deployment import reader_toml
+from fleetcount.keys.party_files import reader_toml
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_protocol.errors import FleetcountError, SignatureError, UsageError
 from fleetcount_protocol.release import ReleaseRecord, record_to_json, sign_record

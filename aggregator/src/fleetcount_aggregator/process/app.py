@@ -12,12 +12,9 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Final
 
-from cryptography import x509
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.channel.certificates import load_authorities
 from fleetcount_protocol.clock import AnchoredClock
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import AggregatorId, WindowId
@@ -47,6 +44,7 @@ from fleetcount_aggregator.process.serving import (
     load_tls,
     mqtt_work,
     peer_listener,
+    read_authorities,
     watching_work,
 )
 from fleetcount_aggregator.release.noise import SystemNoise
@@ -78,15 +76,8 @@ def build_identity(config: AggregatorConfig) -> Identity:
         deployment=config.aggregator.deployment,
         signing_key=signing_key,
         trusted=trusted_by(config, signing_key.public_key().public_bytes_raw()),
-        device_ca=_authorities(config.tls.device_ca_file),
+        device_ca=read_authorities(config.tls.device_ca_file),
     )
-
-
-def _authorities(path: Path) -> tuple[x509.Certificate, ...]:
-    try:
-        return load_authorities(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
 async def serve(
@@ -189,6 +180,8 @@ async def _context(
     config: AggregatorConfig, environment: Mapping[str, str], opening: Callable[[AggregatorConfig, Identity], Store]
 ) -> AsyncGenerator[Context, None]:
     """Open everything an aggregator needs, its store by `opening`, and close it in the opposite order."""
+    if not config.peers:
+        raise ConfigError("peers is missing; allowed is one [[peers]] at least, as `fleetcount operator join` adds it")
     identity = build_identity(config)
     keys = config.keys.key_ring()
     tls = load_tls(config)
@@ -220,7 +213,7 @@ async def _context(
             peer.endpoint,
             caller=identity.aggregator_id,
             timeout_s=config.limits.call_timeout_s,
-            credentials=None if tls is None else tls.client,
+            credentials=None if tls is None else tls.clients[peer.id],
             greetings=context.peers.greetings,
         )
         for peer in config.peers

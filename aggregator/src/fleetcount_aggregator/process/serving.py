@@ -5,14 +5,16 @@ protocol.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
-from fleetcount_protocol.channel.certificates import Purpose
+from cryptography import x509
+from fleetcount_protocol.channel.certificates import Purpose, load_authorities
 from fleetcount_protocol.errors import MachineError, UsageError
-from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_transport.admission.admission import Admission, limits_for_peers
 from fleetcount_transport.admission.descriptors import connections_allowed
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
@@ -20,6 +22,7 @@ from fleetcount_transport.key_files import read_public_file
 from fleetcount_transport.listening import bind
 from fleetcount_transport.live_tls import LiveTls
 from fleetcount_transport.logs import log
+from fleetcount_transport.toml_table import ConfigError
 
 from fleetcount_aggregator.agreement.verification import Verification
 from fleetcount_aggregator.config import AggregatorConfig
@@ -96,11 +99,14 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The credentials of both listeners, and what gives those of the connections to peers as they are now."""
+    """The credentials of both listeners, and of each aggregator its authorities and what gives the credentials of a
+    connection to it as they are now.
+    """
 
     devices: grpc.ServerCredentials
     peers: grpc.ServerCredentials
-    client: Callable[[], grpc.ChannelCredentials]
+    authorities: Mapping[AggregatorId, Sequence[x509.Certificate]]
+    clients: Mapping[AggregatorId, Callable[[], grpc.ChannelCredentials]]
 
 
 def load_tls(config: AggregatorConfig) -> Tls | None:
@@ -111,11 +117,34 @@ def load_tls(config: AggregatorConfig) -> Tls | None:
     """
     if config.grpc.insecure:
         return None
-    tls = config.tls
-    files = LiveTls(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
+    tls, files = config.tls, config.aggregator_authorities
+    live = {
+        file: LiveTls(file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
+        for file in (tls.aggregator_ca_file, *files.values())
+    }
+    own = live[tls.aggregator_ca_file]
+    # TLS verifies that one of the authorities certified a caller; `certified_peer` that it is this peer's.
+    among_peers = b"\n".join(one.authorities for one in live.values())
     # Relays and aggregators' operators come to the device port too; the purpose says what each may ask there.
-    readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities
-    return Tls(devices=files.to_clients(readers), peers=files.to_clients(files.authorities), client=files.to_servers)
+    readers = read_public_file(tls.device_ca_file) + b"\n" + among_peers
+    return Tls(
+        devices=own.to_clients(readers),
+        peers=own.to_clients(among_peers),
+        authorities={one: read_authorities(file) for one, file in files.items()},
+        clients={one: live[file].to_servers for one, file in files.items()},
+    )
+
+
+def read_authorities(path: Path) -> tuple[x509.Certificate, ...]:
+    """Return the certificates of a file.
+
+    Raises:
+        ConfigError, UsageError: it cannot be read, or holds something else.
+    """
+    try:
+        return load_authorities(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
 class Listener:
@@ -171,7 +200,7 @@ def peer_listener(config: AggregatorConfig, core: Core) -> Listener:
     among_peers = Admission(limits_for_peers(config.admission, len(context.peers)), metrics.shed)
     front = HandshakeGate(among_peers.limits, among_peers.limits.connections, metrics.shed, tls=tls is not None)
     known = [context.host.aggregator_id, *context.peers]
-    identify = claimed_peer(known) if tls is None else certified_peer(known, denials.denies)
+    identify = claimed_peer(known) if tls is None else certified_peer(tls.authorities, denials.denies)
     server = peer_server(PeerShell(core.helper, metrics, identify, among_peers, front))
     return Listener(server, front, None if tls is None else tls.peers)
 

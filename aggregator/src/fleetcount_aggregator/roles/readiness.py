@@ -54,6 +54,7 @@ class Watched:
         files = {"device_ca": tls.device_ca_file}
         if not config.grpc.insecure:
             files |= {"aggregator_ca": tls.aggregator_ca_file, "own": tls.certificate_file}
+            files |= {f"ca_of_{peer.id}": peer.ca_file for peer in config.peers if peer.ca_file is not None}
         return cls(
             certificate_ends=certificate_ends(files),
             state_directory=config.aggregator.state_directory,

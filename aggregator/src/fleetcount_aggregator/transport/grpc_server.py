@@ -6,11 +6,12 @@ nothing more.
 """
 
 from asyncio import timeout
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
+from cryptography import x509
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.errors import DecodeError, PeerProblem
 from fleetcount_protocol.ids import AggregatorId, ReportId
@@ -66,6 +67,7 @@ from fleetcount_transport.admission.grpc_admission import Call, ForeignError, Gr
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.admission.health_service import health_handlers
 from fleetcount_transport.admission.identity import Identity
+from fleetcount_transport.callers import issued_by
 from fleetcount_transport.listening import grpc_server
 from fleetcount_transport.logs import log
 from fleetcount_transport.pipelining import IdleStreamError, in_order
@@ -334,12 +336,16 @@ def _peer(call: Call) -> AggregatorId:
 _PEERS: Final = frozenset({Purpose.AGGREGATOR})
 
 
-def certified_peer(known: Iterable[AggregatorId], denies: Callable[[bytes], bool] = lambda _: False) -> Name:
+def certified_peer(
+    authorities: Mapping[AggregatorId, Sequence[x509.Certificate]], denies: Callable[[bytes], bool] = lambda _: False
+) -> Name:
     """Return the function that names a caller: exactly one known id among the names of its TLS certificate.
 
-    The certificate must be an aggregator's, still valid, and its public key none that `denies` is true of.
+    `authorities` has the known ids, each with the authorities that may certify it: TLS accepts those of all peers, so
+    that one under another peer's authority is refused here. The certificate must be an aggregator's, still valid, and
+    its public key none that `denies` is true of.
     """
-    ids, allowed = frozenset(known), certified(_PEERS, denies)
+    ids, allowed = frozenset(authorities), certified(_PEERS, denies)
 
     def identify(context: _Context) -> Identity:
         names = context.auth_context().get("x509_subject_alternative_name", [])
@@ -348,9 +354,9 @@ def certified_peer(known: Iterable[AggregatorId], denies: Callable[[bytes], bool
             allowed(context)
         except ForeignError:
             found = frozenset()
-        if len(found) != 1:
+        if len(found) != 1 or not issued_by(context, authorities[one := next(iter(found))]):
             raise ForeignError(PeerProblem.NOT_LEADER.value)
-        return Identity(next(iter(found)).encode())
+        return Identity(one.encode())
 
     return identify
 

@@ -23,7 +23,7 @@ from fleetcount_simulator.network.deployments import write_store_key
 
 from fleetcount.command.base import StrictCommand
 from fleetcount.command.options import Count, write_file
-from fleetcount.keys.descriptors import encode_descriptor, read_descriptor
+from fleetcount.keys.descriptors import encode_descriptor, read_whole_descriptor
 
 
 @click.command("store", cls=StrictCommand)
@@ -107,7 +107,8 @@ def descriptor(config: Path, source: Path, output: Path) -> None:
 
     After a rotation or a succession: authors of questions need it. They take sealing keys from the aggregator itself.
     """
-    settings, before, now = load_config(config, os.environ), read_descriptor(source), time.time()
+    settings, whole, now = load_config(config, os.environ), read_whole_descriptor(source), time.time()
+    before = whole.aggregator
     if before.aggregator_id != settings.aggregator.id:
         raise UsageError(f"--from describes {before.aggregator_id!r}, --config is of {settings.aggregator.id!r}")
     ring = settings.keys.key_ring()
@@ -121,5 +122,5 @@ def descriptor(config: Path, source: Path, output: Path) -> None:
         signing_public_key=signing,
         hpke_keys=tuple(HpkeKey(key_id=key_id, public_key=public_key) for key_id, public_key, _ in newest),
     )
-    write_file(output, encode_descriptor(described).encode())
+    write_file(output, encode_descriptor(described, whole.operator_parts).encode())
     click.echo(f"{output}: {before.aggregator_id}, sealing keys {', '.join(str(one[0]) for one in newest)}")

@@ -5,7 +5,6 @@ Every private file is made with mode 0600 and nothing is ever overwritten. In ea
 this is for demos, tests and first steps.
 """
 
-import base64
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ import click
 from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
 from fleetcount_protocol.errors import FleetcountError, MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import operator_key
 from fleetcount_simulator.network import deployments
 from fleetcount_simulator.network.deployments import (
@@ -25,10 +23,12 @@ from fleetcount_simulator.network.deployments import (
     Deployment,
 )
 from fleetcount_simulator.network.ports import free_ports
+from fleetcount_transport.toml_writing import toml_text
 
 from fleetcount.command.base import OneOf, StrictCommand
 from fleetcount.command.options import EPSILON, Count, check_output_directory, write_file
-from fleetcount.keys.descriptors import check_names, encode_descriptor, toml_text
+from fleetcount.keys.descriptors import check_names, encode_descriptor
+from fleetcount.keys.party_files import device_toml, reader_toml, relay_toml
 
 MAX_DEVICES = 10_000
 _BRAKES: Final = "Vehicle.Chassis.IsBrakesWorn"
@@ -232,28 +232,6 @@ def write_analyst(deployment: Deployment) -> Path:
     return directory / "analyst.toml"
 
 
-def reader_toml(deployment: str, aggregators: tuple[Aggregator, ...]) -> str:
-    """Return an analyst's configuration file, its key and certificate beside it."""
-    rows = [
-        "# One analyst of a test deployment, by `fleetcount keys init`. Every path is relative to this file.",
-        "",
-        "[reader]",
-        f"deployment = {toml_text(deployment)}",
-        'certificate_file = "analyst.crt"',
-        'key_file = "analyst.key"',
-        'aggregator_ca_file = "../ca/aggregators.crt"',
-    ]
-    for one in aggregators:
-        rows += [
-            "",
-            "[[aggregators]]",
-            f"id = {toml_text(one.aggregator_id)}",
-            f"operator = {toml_text(one.operator)}",
-            f'signing_public_key = "{base64.b64encode(one.signing_public_key).decode()}"',
-        ]
-    return "\n".join(rows) + "\n"
-
-
 def write_servers(deployment: Deployment, relay_listen: str) -> None:
     """Write the folder of a relay, and that of an MQTT broker: certificate, key, and whom it lets in (clients.crt).
 
@@ -273,25 +251,13 @@ def write_servers(deployment: Deployment, relay_listen: str) -> None:
         save_certificates(root / "broker" / "clients.crt", clients)
     except OSError as error:
         raise MachineError(f"{error.filename or root}: {error.strerror}") from error
-    rows = [
-        "# The relay of a test deployment, by `fleetcount keys init`. Every path is relative to this file.",
-        "",
-        "[relay]",
-        f"listen = {toml_text(relay_listen)}",
-        "",
-        "[tls]",
-        'certificate_file = "relay.crt"',
-        'key_file = "relay.key"',
-        'aggregator_ca_file = "../ca/aggregators.crt"',
-        'device_ca_file = "../ca/devices.crt"',
-        "",
-        "[metrics]",
-        'listen = "127.0.0.1:9431"',
-    ]
-    for one in deployment.aggregators:
-        rows += ["", "[[aggregators]]", f"id = {toml_text(one.aggregator_id)}"]
-        rows += [f"endpoint = {toml_text(one.grpc_endpoint)}"]
-    write_file(root / "relay" / "relay.toml", ("\n".join(rows) + "\n").encode(), overwrite=False)
+    text = relay_toml(
+        deployment.aggregators,
+        listen=relay_listen,
+        ca_directory="../ca/",
+        more=[("[metrics]", {"listen": '"127.0.0.1:9431"'})],
+    )
+    write_file(root / "relay" / "relay.toml", text.encode(), overwrite=False)
 
 
 def write_device(deployment: Deployment, number: int, *, transport: str) -> Path:
@@ -314,43 +280,21 @@ def write_device(deployment: Deployment, number: int, *, transport: str) -> Path
 
 
 def _device_toml(deployment: Deployment, transport: str) -> str:
-    rows = [
-        "# One device of a test deployment, by `fleetcount keys init`. Every path is relative to this file.",
-        "",
-        "[device]",
-        f"deployment = {toml_text(deployment.name)}",
-        'state_file = "device.db"',
-        'certificate_file = "device.crt"',
-        'key_file = "device.key"',
-        f'transport = "{transport}"',
-        "",
-        "[grpc]",
-        'ca_file = "../../ca/aggregators.crt"',
-    ]
+    tables = [("[grpc]", {"ca_file": '"../../ca/aggregators.crt"'})]
     if deployment.mqtt_broker:
-        rows += ["", "[mqtt]", f"broker = {toml_text(deployment.mqtt_broker)}"]
-    rows += [
-        "",
-        "[policy]                            # what the owner allows; a window beyond any of these is refused",
-        f'signals = ["Vehicle.CurrentLocation", "Vehicle.Speed", "Vehicle.Category", "{_BRAKES}"]',
-        'largest_epsilon = "1"               # of one release, public view',
-        'largest_sampling_rate = "0.5"       # the chance that all aggregators together see the truth',
-        "smallest_min_batch_size = 2         # a test deployment counts small fleets; a real owner asks for more",
-        'total_epsilon = "10"                # over budget_period_s',
-        "budget_period_s = 2592000",
-        'fresh_ledger = "allow"              # a test deployment does not wait after a new ledger',
-    ]
-    for aggregator in deployment.aggregators:
-        rows += [
-            "",
-            "[[aggregators]]",
-            f"id = {toml_text(aggregator.aggregator_id)}",
-            f"operator = {toml_text(aggregator.operator)}",
-            f'signing_public_key = "{base64.b64encode(aggregator.signing_public_key).decode()}"',
-            f"grpc_endpoint = {toml_text(aggregator.grpc_endpoint)}",
-        ]
-    for signal in ("CurrentLocation", "Speed", "Category"):
-        rows += ["", f'[signals."Vehicle.{signal}"]', f'file = "{signal.lower()}.json"']
+        tables.append(("[mqtt]", {"broker": toml_text(deployment.mqtt_broker)}))
+    policy = {
+        "signals": f'["Vehicle.CurrentLocation", "Vehicle.Speed", "Vehicle.Category", "{_BRAKES}"]',
+        "largest_epsilon": '"1"               # of one release, public view',
+        "largest_sampling_rate": '"0.5"       # the chance that all aggregators together see the truth',
+        "smallest_min_batch_size": "2         # a test deployment counts small fleets; a real owner asks for more",
+        "total_epsilon": '"10"                # over budget_period_s',
+        "budget_period_s": "2592000",
+        "fresh_ledger": '"allow"              # a test deployment does not wait after a new ledger',
+    }
     wheels = ", ".join(f'"worn-{row}-{side}.json"' for row in ("front", "rear") for side in ("left", "right"))
-    rows += ["", f'[signals."{_BRAKES}"]', f"file = [{wheels}]", 'type = "boolean"', "any = true"]
-    return "\n".join(rows) + "\n"
+    signals = {f"Vehicle.{one}": {"file": f'"{one.lower()}.json"'} for one in ("CurrentLocation", "Speed", "Category")}
+    signals[_BRAKES] = {"file": f"[{wheels}]", "type": '"boolean"', "any": "true"}
+    return device_toml(
+        deployment.name, deployment.aggregators, transport=transport, tables=tables, policy=policy, signals=signals
+    )

@@ -1,52 +1,93 @@
-"""An aggregator's public descriptor: the small TOML file that its operator gives to the authors of questions.
+"""An aggregator's public descriptor: the small TOML file that its operator gives to everybody else.
 
-Public parts only: id, operator, endpoints, public keys. Opens no connection.
+Public parts only: id, operator, endpoints, public keys, certificates of authorities. Opens no connection.
 """
 
-import base64
-import json
+import hashlib
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import check_host, split_endpoint
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
+from fleetcount_protocol.window.window import operator_key
 from fleetcount_transport.toml_table import Table, read_toml
+from fleetcount_transport.toml_writing import toml_base64, toml_tables, toml_text
 
 _KEYS: Final = ("id", "operator", "grpc_endpoint", "mqtt_broker", "signing_public_key", "hpke_keys")
+_OF_OPERATOR: Final = ("deployment", "peer_endpoint", "aggregator_authority", "device_authority")
+_FINGERPRINT_DIGITS: Final = 32
 
 
-def toml_text(value: str) -> str:
-    """Return a text as a TOML basic string."""
-    # JSON's escapes are TOML's, but for DEL, which JSON leaves as it is.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorParts:
+    """What the descriptor of an operator with authorities of its own adds (`fleetcount operator new`).
+
+    `peer_endpoint` is where other aggregators reach this one. `aggregator_authority` certifies this aggregator, and the
+    relays and brokers that its operator admits; `device_authority` devices and analysts.
+    """
+
+    deployment: str
+    peer_endpoint: str
+    aggregator_authority: x509.Certificate
+    device_authority: x509.Certificate
 
 
-def encode_descriptor(aggregator: Aggregator) -> str:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """The aggregator as questions name it, and what an operator with authorities of its own adds."""
+
+    aggregator: Aggregator
+    operator_parts: OperatorParts | None = None
+
+
+def encode_descriptor(one: Aggregator, added: OperatorParts | None = None) -> str:
     """Return the descriptor file of an aggregator."""
-    rows = [
-        "# Public description of one aggregator: give it to the authors of questions. It holds no secret.",
-        f"id = {toml_text(aggregator.aggregator_id)}",
-        f"operator = {toml_text(aggregator.operator)}",
-        f"grpc_endpoint = {toml_text(aggregator.grpc_endpoint)}",
-        f"mqtt_broker = {toml_text(aggregator.mqtt_broker)}",
-        f'signing_public_key = "{base64.b64encode(aggregator.signing_public_key).decode()}"',
+    rows = {
+        "id": toml_text(one.aggregator_id),
+        "operator": toml_text(one.operator),
+        "grpc_endpoint": toml_text(one.grpc_endpoint),
+        "mqtt_broker": toml_text(one.mqtt_broker),
+        "signing_public_key": toml_base64(one.signing_public_key),
+    }
+    if added is not None:
+        rows |= {
+            "deployment": toml_text(added.deployment),
+            "peer_endpoint": toml_text(added.peer_endpoint),
+            "aggregator_authority": toml_base64(added.aggregator_authority.public_bytes(Encoding.DER)),
+            "device_authority": toml_base64(added.device_authority.public_bytes(Encoding.DER)),
+        }
+    keys = [
+        ("[[hpke_keys]]", {"key_id": str(key.key_id), "public_key": toml_base64(key.public_key)})
+        for key in one.hpke_keys
     ]
-    for key in aggregator.hpke_keys:
-        rows += ["", "[[hpke_keys]]", f"key_id = {key.key_id}"]
-        rows += [f'public_key = "{base64.b64encode(key.public_key).decode()}"']
-    return "\n".join(rows) + "\n"
+    comment = "Public description of one aggregator: give it to everybody who asks. It holds no secret."
+    return toml_tables(comment, [("", rows), *keys])
 
 
 def read_descriptor(path: Path) -> Aggregator:
     """Return the aggregator a descriptor file describes.
 
     Raises:
+        UsageError: as `read_whole_descriptor`.
+    """
+    return read_whole_descriptor(path).aggregator
+
+
+def read_whole_descriptor(path: Path) -> Descriptor:
+    """Return what a descriptor file describes.
+
+    Raises:
         UsageError: not TOML, an unknown or missing key, a wrong value; with the file's name and the key.
     """
-    table = read_toml(path, _KEYS)
-    return Aggregator(
+    table = read_toml(path, (*_KEYS, *_OF_OPERATOR))
+    aggregator = Aggregator(
         aggregator_id=table.aggregator_id("id"),
         operator=table.text("operator", r"[^\0-\x1f]{1,200}", "1 to 200 characters"),
         grpc_endpoint=table.endpoint("grpc_endpoint") if table.raw("grpc_endpoint") else "",
@@ -54,11 +95,93 @@ def read_descriptor(path: Path) -> Aggregator:
         hpke_keys=tuple(map(_hpke_key, table.sections("hpke_keys", ("key_id", "public_key"), least=1, most=256))),
         signing_public_key=table.base64_bytes("signing_public_key", 32),
     )
+    if not any(map(table.has, _OF_OPERATOR)):
+        return Descriptor(aggregator=aggregator)
+    return Descriptor(
+        aggregator=aggregator,
+        operator_parts=OperatorParts(
+            deployment=table.deployment("deployment"),
+            peer_endpoint=table.endpoint("peer_endpoint"),
+            aggregator_authority=_authority(table, "aggregator_authority"),
+            device_authority=_authority(table, "device_authority"),
+        ),
+    )
 
 
 def _hpke_key(table: Table) -> HpkeKey:
     # X25519 has 32 bytes, the post-quantum hybrid 1,216: the rules of a key list judge the size.
     return HpkeKey(key_id=table.integer("key_id", 0, 255), public_key=table.base64_bytes("public_key"))
+
+
+def _authority(table: Table, key: str) -> x509.Certificate:
+    allowed = "the certificate of an authority that is valid now, DER in base64"
+    try:
+        certificate = x509.load_der_x509_certificate(table.base64_bytes(key))
+        basic = certificate.extensions.get_extension_for_class(x509.BasicConstraints).value
+        certificate.verify_directly_issued_by(certificate)
+    except UsageError:
+        raise
+    except Exception:
+        raise table.wrong(key, f"is no certificate; allowed is {allowed}") from None
+    ends = certificate.not_valid_after_utc
+    if not basic.ca or not certificate.not_valid_before_utc <= datetime.now(UTC) <= ends:
+        raise table.wrong(key, f"is none, or ended {ends:%Y-%m-%d}; allowed is {allowed}")
+    return certificate
+
+
+def fingerprint_of(path: Path) -> str:
+    """Return what two people compare by voice: 32 digits of the SHA-256 of a descriptor file, in groups of four.
+
+    128 bits: nobody finds another file with the same.
+
+    Raises:
+        UsageError: the file cannot be read.
+    """
+    try:
+        digits = hashlib.sha256(path.read_bytes()).hexdigest()[:_FINGERPRINT_DIGITS]
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
+
+
+def same_fingerprint(said: str, fingerprint: str) -> bool:
+    """Return whether somebody typed this fingerprint, with or without blanks, in either case."""
+    return "".join(said.split()).lower() == fingerprint.replace(" ", "")
+
+
+def read_operators(paths: Sequence[Path]) -> list[tuple[Path, Descriptor, OperatorParts]]:
+    """Return the descriptors of the operators of one deployment, which a party of theirs is given.
+
+    Raises:
+        UsageError: a file that cannot be used, fewer than two, two of one id or operator, descriptors without the
+            authorities of an operator, or of several deployments.
+    """
+    found = []
+    for path in paths:
+        descriptor = read_whole_descriptor(path)
+        if descriptor.operator_parts is None:
+            raise UsageError(
+                f"{path} has no aggregator_authority; allowed is the descriptor that `fleetcount operator new` wrote"
+            )
+        found.append((path, descriptor, descriptor.operator_parts))
+    names: Mapping[str, Sequence[str]] = {
+        "id": [one.aggregator.aggregator_id for _, one, _ in found],
+        "operator": [operator_key(one.aggregator.operator) for _, one, _ in found],
+    }
+    for what, values in names.items():
+        if len(set(values)) < max(2, len(values)):
+            raise UsageError(
+                f"the descriptors have {len(set(values))} {what}s; a question needs two or more, all distinct"
+            )
+    deployments = {added.deployment for _, _, added in found}
+    if len(deployments) > 1:
+        raise UsageError(f"the descriptors are of the deployments {', '.join(sorted(deployments))}; allowed is one")
+    return found
+
+
+def authorities_pem(certificates: Sequence[x509.Certificate]) -> bytes:
+    """Return certificates one after the other, as PEM."""
+    return b"".join(one.public_bytes(Encoding.PEM) for one in certificates)
 
 
 def check_names(deployment: str, host: str, broker: str) -> None:
@@ -76,3 +199,18 @@ def check_names(deployment: str, host: str, broker: str) -> None:
             split_endpoint(broker)
     except UsageError as error:
         raise UsageError(f"--broker: {error}") from None
+
+
+def host_and_port(text: str, port: int) -> tuple[str, int]:
+    """Return the host and the port of an option `--host HOST[:PORT]`; without a port, `port`.
+
+    Raises:
+        UsageError: it is no host name or address, or no port.
+    """
+    bare = text.startswith("[") and text.endswith("]")
+    if check_host(text) or (":" in text and check_host(f"[{text}]")):
+        return text.strip("[]") if bare else text, port
+    try:
+        return split_endpoint(text)
+    except UsageError:
+        raise UsageError(f"--host is {text[:60]!r}; it must be a host name or an address, or HOST:PORT") from None

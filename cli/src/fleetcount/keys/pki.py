@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_protocol.channel.certificates import Purpose, key_digest, load_certificate, random_device_name
@@ -22,7 +20,8 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount.command.base import StrictCommand
 from fleetcount.command.options import Count, write_file
 from fleetcount.keys.descriptors import check_names
-from fleetcount.keys.pki_directory import Issued, PkiDirectory, read_request
+from fleetcount.keys.pki_directory import Issued, PkiDirectory
+from fleetcount.keys.requests import make_request, read_request
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 _PATH = click.Path(path_type=Path)
@@ -32,7 +31,7 @@ _OUTPUT = click.option("--output", required=True, type=_PATH, metavar="FILE.crt"
 _NAME = click.option("--name", required=True, help="The party's name: a DNS name; an aggregator's id.")
 _HOST = click.option("--host", "hosts", multiple=True, required=True, help="Where it is reached; may be repeated.")
 _LIST_DAYS = click.option(
-    "--valid-days", type=Count(1, 100), default=7, show_default=True, help="How long the new deny list is good for."
+    "--valid-days", type=Count(1, 100), help="How long the new deny list is good for (as long as the last was)."
 )
 
 
@@ -44,7 +43,7 @@ def _days(default: int) -> Callable[[_Command], _Command]:
 @click.option("--output", required=True, type=_PATH, metavar="DIR", help="A new or empty directory.")
 @click.option("--deployment", required=True, help="Name: a-z, 0-9 and '-', at most 32.")
 @click.option("--years", type=Count(1, 30), default=10, show_default=True, help="How long the authorities live.")
-@_LIST_DAYS
+@click.option("--valid-days", type=Count(1, 100), default=7, show_default=True, help="How long a deny list is good.")
 def init(output: Path, deployment: str, years: int, valid_days: int) -> None:
     """Make the authority of devices and readers, that of aggregators, relays and brokers, and an empty deny list.
 
@@ -70,11 +69,10 @@ def request(output: Path) -> None:
         if file.exists():
             raise UsageError(f"{file} exists already; nothing was written")
     key = ec.generate_private_key(ec.SECP256R1())
-    made = x509.CertificateSigningRequestBuilder().subject_name(x509.Name([])).sign(key, hashes.SHA256())
     pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     write_file(key_file, pem, mode=0o600, overwrite=False)
     try:
-        write_file(csr_file, made.public_bytes(Encoding.PEM), overwrite=False)
+        write_file(csr_file, make_request(key, None, "", ()), overwrite=False)
     except BaseException:
         key_file.unlink()
         raise
@@ -85,9 +83,12 @@ def request(output: Path) -> None:
 @_PKI
 @_CSR
 @_OUTPUT
-@_days(30)
+@_days(90)
 def enrol(root: Path, csr: Path, output: Path, days: int) -> None:
-    """Issue a device's certificate, under a random name whatever the request says."""
+    """Issue a device's certificate, under a random name whatever the request says.
+
+    Make it longer than a device's new ledger waits, 30 days by default.
+    """
     _enrol(root, Purpose.DEVICE, csr, random_device_name(), (), output, days)
 
 
@@ -152,7 +153,7 @@ broker = _listening(
 
 
 def _enrol(root: Path, purpose: Purpose, csr: Path, name: str, hosts: tuple[str, ...], output: Path, days: int) -> None:
-    directory, key = PkiDirectory(root), read_request(csr)
+    directory, key = PkiDirectory(root), read_request(csr).key
     with directory.locked():
         issued = directory.enrol(purpose, key, name, hosts, output, validity=timedelta(days=days))
     _say(output, issued)
@@ -169,18 +170,16 @@ def _say(output: Path, issued: Issued) -> None:
 @_OUTPUT
 @_days(30)
 @_LIST_DAYS
-def renew(root: Path, certificate: Path, csr: Path | None, output: Path, days: int, valid_days: int) -> None:
+def renew(root: Path, certificate: Path, csr: Path | None, output: Path, days: int, valid_days: int | None) -> None:
     """Issue the next certificate, with the names and the purpose of the present one.
 
     With a new key the party is a new one to those who count: so that it does not count twice, its old key goes onto the
     deny list, and what it sent under it to windows that have not ended is left out.
     """
     directory, old = PkiDirectory(root), _certificate(certificate)
-    key = None if csr is None else read_request(csr)
+    key = None if csr is None else read_request(csr).key
     with directory.locked():
-        issued = directory.renew(
-            old, key, output, validity=timedelta(days=days), list_validity=timedelta(days=valid_days)
-        )
+        issued = directory.renew(old, key, output, validity=timedelta(days=days), list_validity=_length(valid_days))
     _say(output, issued)
 
 
@@ -196,7 +195,7 @@ def _certificate(path: Path) -> Any:
 @click.option("--certificate", type=_PATH, metavar="FILE.crt", help="The party's certificate.")
 @click.option("--name", help="Or the party's name, as `pki list` shows it.")
 @_LIST_DAYS
-def revoke(root: Path, certificate: Path | None, name: str | None, valid_days: int) -> None:
+def revoke(root: Path, certificate: Path | None, name: str | None, valid_days: int | None) -> None:
     """Put a party's public key onto the deny list and sign the next list, DIR/deny-list.
 
     Aggregators and relays take it within a second from the file their deny_list_file names, within 30 s from a URL.
@@ -215,15 +214,19 @@ def revoke(root: Path, certificate: Path | None, name: str | None, valid_days: i
 @click.command("deny-list", cls=StrictCommand)
 @_PKI
 @_LIST_DAYS
-def deny_list(root: Path, valid_days: int) -> None:
+def deny_list(root: Path, valid_days: int | None) -> None:
     """Sign the next deny list, with the same keys and a later end: under one that has ended no party is served."""
     directory = PkiDirectory(root)
     with directory.locked():
         _write_list(directory, [], valid_days)
 
 
-def _write_list(directory: PkiDirectory, certificates: list[Any], valid_days: int) -> None:
-    made = directory.write_list([key_digest(one) for one in certificates], timedelta(days=valid_days))
+def _length(days: int | None) -> timedelta | None:
+    return None if days is None else timedelta(days=days)
+
+
+def _write_list(directory: PkiDirectory, certificates: list[Any], valid_days: int | None) -> None:
+    made = directory.write_list([key_digest(one) for one in certificates], _length(valid_days))
     end = datetime.fromtimestamp(made.expires, UTC)
     click.echo(f"deny list {made.number}: {len(made.keys)} keys, until {end:%Y-%m-%dT%H:%M:%SZ}")
 

@@ -6,8 +6,6 @@ Every change happens under one lock and appears whole or not at all. It must not
 import contextlib
 import fcntl
 import os
-import secrets
-import shutil
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -16,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_protocol.channel.certificates import (
@@ -32,15 +29,15 @@ from fleetcount_protocol.channel.certificates import (
     save_private_key,
 )
 from fleetcount_protocol.channel.deny_list import DenyList, decode_signed_deny_list, sign_deny_list, verify_deny_list
-from fleetcount_protocol.errors import MachineError, PeerError, UsageError
+from fleetcount_protocol.errors import PeerError, UsageError
 from fleetcount_protocol.ids import Digest
 
-from fleetcount.command.options import check_output_directory, read_bytes, write_file
+from fleetcount.command.options import read_bytes, write_file
+from fleetcount.keys.requests import new_directory
 
 _AUTHORITIES: Final = ("devices", "aggregators")
 _OF_DEVICES: Final = frozenset({Purpose.DEVICE, Purpose.READER})
 """What the devices' authority issues; the aggregators' issues the rest."""
-_MAX_REQUEST_BYTES: Final = 16 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,26 +73,6 @@ class Issued:
         return self.certificate.not_valid_after_utc
 
 
-def read_request(path: Path) -> ec.EllipticCurvePublicKey:
-    """Return the public key of a certificate signing request (PKCS #10, PEM); nothing else of it is used.
-
-    Raises:
-        UsageError: it is none, its key is not P-256, or it is not signed by its key.
-    """
-    data = read_bytes(path, largest=_MAX_REQUEST_BYTES)
-    try:
-        request = x509.load_pem_x509_csr(data)
-        key = request.public_key()
-        genuine = request.is_signature_valid
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise UsageError(f"{path} holds no readable signing request ({type(error).__name__})") from None
-    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise UsageError(f"{path} is for a {type(key).__name__}, allowed: a P-256 key")
-    if not genuine:
-        raise UsageError(f"{path} is not signed by the key it names")
-    return key
-
-
 class PkiDirectory:
     """The directory of one operator; `now` is the moment every certificate and list is made at."""
 
@@ -113,10 +90,7 @@ class PkiDirectory:
             UsageError: it is there and not empty, or cannot be written to.
             MachineError: the disk does not take it.
         """
-        check_output_directory(root, fresh=True)
-        stage = root.absolute().with_name(f".{root.name}.{secrets.token_hex(4)}")
-        try:
-            stage.mkdir(mode=0o700, parents=True)
+        with new_directory(root) as stage:
             (stage / "issued").mkdir(mode=0o700)
             made = {
                 name: CertificateAuthority.create(f"{deployment} {name}", validity=validity) for name in _AUTHORITIES
@@ -127,11 +101,6 @@ class PkiDirectory:
             # What a broker checks its clients by: devices and aggregators.
             save_certificates(stage / "clients.crt", [one.certificate for one in made.values()])
             cls(stage).write_list((), list_validity)
-            stage.replace(root)
-        except OSError as error:
-            raise MachineError(f"{error.filename or root}: {error.strerror}") from error
-        finally:
-            shutil.rmtree(stage, ignore_errors=True)
         return cls(root)
 
     @contextlib.contextmanager
@@ -214,7 +183,7 @@ class PkiDirectory:
         output: Path,
         *,
         validity: timedelta,
-        list_validity: timedelta,
+        list_validity: timedelta | None,
     ) -> Issued:
         """Issue the next certificate of a party, for the same key or (`key`) a new one, and write it to a new file.
 
@@ -278,13 +247,16 @@ class PkiDirectory:
             raise UsageError(f"{path}: {error}") from None
         return signed.deny_list
 
-    def write_list(self, keys: Sequence[Digest], validity: timedelta) -> DenyList:
-        """Sign and write the next list: the keys of the last one, and these.
+    def write_list(self, keys: Sequence[Digest], validity: timedelta | None) -> DenyList:
+        """Sign and write the next list: the keys of the last one, and these; None: good for as long as the last was.
 
         Raises:
-            UsageError: more keys than a list holds.
+            UsageError: more keys than a list holds, or no last one.
         """
         last = self.deny_list() if (self._root / "deny-list").exists() else None
+        if validity is None:
+            last = last or self.deny_list()
+            validity = timedelta(seconds=last.expires - last.issued_at)
         issued_at = int(self._now.timestamp())
         signed = sign_deny_list(
             self.authority("devices"),

@@ -46,8 +46,8 @@ class WindowReader:
         Raises:
             UsageError: a file of the reader's identity cannot be used, or no TLS and an endpoint elsewhere.
         """
-        credentials = self._reader.credentials()
         for one in self._aggregators:
+            credentials = self._reader.credentials(one.aggregator_id)
             self._channels.append(_channel(one.aggregator_id, one.grpc_endpoint, credentials))
         return self
 

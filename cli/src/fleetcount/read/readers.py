@@ -32,14 +32,19 @@ class Reader:
     trusted: Mapping[AggregatorId, TrustedAggregator]
     tls_files: tuple[Path, Path, Path] | None = field(repr=False)
     """Authority of the aggregators, own certificate, own key."""
+    authorities: Mapping[AggregatorId, Path] = field(default_factory=dict, repr=False)
+    """The authority's file of each aggregator that has one of its own."""
 
-    def credentials(self) -> "grpc.ChannelCredentials | None":
-        """Return the channel credentials.
+    def credentials(self, aggregator: AggregatorId) -> "grpc.ChannelCredentials | None":
+        """Return the credentials of a channel to an aggregator.
 
         Raises:
             UsageError: a file cannot be used.
         """
-        return None if self.tls_files is None else TlsFiles.read(*self.tls_files).to_servers()
+        if self.tls_files is None:
+            return None
+        common, certificate, key = self.tls_files
+        return TlsFiles.read(self.authorities.get(aggregator, common), certificate, key).to_servers()
 
 
 def read_reader(path: Path) -> Reader:
@@ -112,4 +117,9 @@ def _aggregator(path: Path) -> Reader:
     operator = operator_of(path)
     tls = operator.config.tls
     files = (tls.aggregator_ca_file, tls.certificate_file, tls.key_file)
-    return Reader(config=path, trusted=operator.trusted, tls_files=None if operator.config.grpc.insecure else files)
+    return Reader(
+        config=path,
+        trusted=operator.trusted,
+        tls_files=None if operator.config.grpc.insecure else files,
+        authorities=operator.config.aggregator_authorities,
+    )

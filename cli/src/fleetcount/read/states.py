@@ -118,10 +118,9 @@ async def ask_statuses(config_path: Path, window: Window) -> dict[AggregatorId, 
     unknown = [str(one.aggregator_id) for one in window.aggregators if one.aggregator_id not in endpoints]
     if unknown:
         raise UsageError(f"{config_path} does not know the aggregator {unknown[0]!r} of the window")
-    credentials = read_reader(config_path).credentials()
-    names = [one.aggregator_id for one in window.aggregators]
+    reader, names = read_reader(config_path), [one.aggregator_id for one in window.aggregators]
     answers = await asyncio.gather(
-        *(_status(own, name, endpoints[name], credentials, window.window_id) for name in names)
+        *(_status(own, name, endpoints[name], reader.credentials(name), window.window_id) for name in names)
     )
     return dict(zip(names, answers, strict=True))
 
@@ -169,7 +168,7 @@ async def ask_peer(config_path: Path, name: str, endpoint: str) -> tuple[str, Sk
 
     It is asked for a window that does not exist: a refusal by name is the right answer.
     """
-    own, clock = operator_of(config_path).aggregator_id, _Clock()
-    credentials = read_reader(config_path).credentials()
-    answer = await _status(own, AggregatorId(name), endpoint, credentials, WindowId(bytes(32)), clock)
+    own, peer, clock = operator_of(config_path).aggregator_id, AggregatorId(name), _Clock()
+    credentials = read_reader(config_path).credentials(peer)
+    answer = await _status(own, peer, endpoint, credentials, WindowId(bytes(32)), clock)
     return answer if isinstance(answer, str) and "unknown_window" not in answer else "", clock.skew

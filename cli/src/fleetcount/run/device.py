@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from cryptography.x509 import Certificate
 from fleetcount_client.assembly import book_of, identity_of
-from fleetcount_client.charges import Charge
+from fleetcount_client.charges import Charge, LedgerAge, judge_age, ready_at
 from fleetcount_client.config import DeviceSettings, load_settings
 from fleetcount_client.device import Device
 from fleetcount_client.ledger import spent_within
@@ -423,7 +424,9 @@ def _conclude(outcomes: Iterable[Outcome]) -> None:
 @CONFIG
 @JSON
 def status(config: Path, as_json: bool) -> None:
-    """Say until when the certificate is valid, when the next one is due, and why one that came is not taken."""
+    """Say until when the certificate is valid, when the next one is due, why one that came is not taken, and from when
+    on the device answers.
+    """
     settings, now = load_settings(config), time.time()
     identity = identity_of(settings)
     ends = identity.certificate.not_valid_after_utc.timestamp()
@@ -438,6 +441,27 @@ def status(config: Path, as_json: bool) -> None:
     else:
         how = "by its command" if settings.renewal.command else f"no command is set: put it at {waiting.name}"
         renewal = f"due {'since' if now >= due else 'from'} {time_text(due)}, {how}"
-    found = {"ends": int(ends), "due": int(due), "valid": now <= ends, "renewal": renewal}
-    lines = [f"certificate  until {time_text(ends)}, {state}", one_line(f"renewal      {renewal}")]
+    answers = wait_of(settings, identity.certificate, now)
+    found = {"ends": int(ends), "due": int(due), "valid": now <= ends, "renewal": renewal, "waits": answers}
+    lines = [
+        f"certificate  until {time_text(ends)}, {state}",
+        one_line(f"renewal      {renewal}"),
+        one_line(f"answers      {answers or 'what is on offer, as the policy says'}"),
+    ]
     show(found, lines, as_json=as_json)
+
+
+def wait_of(settings: DeviceSettings, certificate: Certificate, now: float) -> str:
+    """Return from when on a device answers, why not before, and what would change it; "" if it answers now.
+
+    A ledger that has not begun is judged as if it began now; nothing is stored.
+    """
+    known = SpoolFile(settings.state_file).device().known_age() if settings.state_file.is_file() else None
+    first_valid = int(certificate.not_valid_before_utc.timestamp())
+    age = known or LedgerAge(created_at=now, first_valid=first_valid)
+    refusal = judge_age(settings.policy, age, now)
+    if refusal is None:
+        return ""
+    ends = certificate.not_valid_after_utc.timestamp()
+    too_short = f"; its certificate ends before, {time_text(ends)}: renew it in time"
+    return refusal.message + (too_short if ends <= ready_at(settings.policy, age) else "")

@@ -9,6 +9,7 @@ import json
 import os
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import click
@@ -31,6 +32,7 @@ from fleetcount_transport.toml_table import read_toml
 from fleetcount.command.base import CheckFailedError, StrictCommand, one_line
 from fleetcount.read.readers import read_reader
 from fleetcount.read.states import ask_peer
+from fleetcount.run.device import wait_of
 from fleetcount.run.doctor_checks import (
     Finding,
     Severity,
@@ -64,6 +66,9 @@ async def examine_aggregator(path: Path) -> list[Finding]:
     findings += await asyncio.gather(
         *(_peer(path, peer.id, peer.endpoint, config.limits.largest_skew_s) for peer in config.peers)
     )
+    if not config.peers:
+        text = "none: aggregators count together, `fleetcount operator join` adds another"
+        findings.append(Finding(what="peers", severity=Severity.FAILED, text=text))
     if config.mqtt is not None:
         findings += await _check_broker(config, config.mqtt, time.time())
     return findings + check_running(config.metrics)
@@ -92,6 +97,11 @@ def _aggregator_files(config: AggregatorConfig) -> list[Finding]:
         guarded("certificate", chain),
         guarded("certificate names", name),
         guarded("authority of aggregators", lambda: check_authority(tls.aggregator_ca_file, now)),
+        *(
+            guarded(f"authority of {peer.id}", partial(check_authority, peer.ca_file, now))
+            for peer in config.peers
+            if peer.ca_file is not None
+        ),
         guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
         guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
         guarded("clock", lambda: check_clock(now, [tls.certificate_file])),
@@ -291,6 +301,7 @@ async def _device(path: Path) -> list[Finding]:
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key, settings.state_file], []),
         guarded("disk", lambda: check_disk(settings.state_file.parent)),
+        guarded("new ledger", lambda: _wait(settings, now)),
     ]
     authority = settings.grpc.ca_file if settings.grpc is not None else None
     if authority is not None:
@@ -298,6 +309,14 @@ async def _device(path: Path) -> list[Finding]:
     offered, questions = await _offer(settings)
     signals = await asyncio.gather(*(check_signal(settings.signals, path, questions) for path in settings.signals))
     return [*findings, offered, *signals]
+
+
+def _wait(settings: DeviceSettings, now: float) -> Finding:
+    certificate = load_certificate(settings.certificate_file)
+    text = wait_of(settings, certificate, now)
+    if not text:
+        return ok("new ledger", "waits for nothing any more")
+    return Finding(what="new ledger", severity=Severity.NOTE, text=text)
 
 
 async def _offer(settings: DeviceSettings) -> tuple[Finding, tuple[Question, ...]]:

@@ -153,7 +153,7 @@ class CertificateAuthority:
             UsageError: a host that is neither a DNS name nor an address, a name that is no DNS name or no `UserName`,
                 or an authority that has ended.
         """
-        names = [_general_name(one) for one in dict.fromkeys((name, *hosts))]
+        names = [general_name(one) for one in dict.fromkeys((name, *hosts))]
         if not isinstance(names[0], x509.DNSName):
             raise UsageError(f"{name!r} cannot be a DNS name in a certificate")
         try:
@@ -415,7 +415,12 @@ def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _general_name(name: str) -> x509.DNSName | x509.IPAddress:
+def general_name(name: str) -> x509.DNSName | x509.IPAddress:
+    """Return a host as certificates have it; an IPv6 address may stand in brackets.
+
+    Raises:
+        UsageError: it is neither a DNS name nor an address.
+    """
     try:
         return x509.IPAddress(ipaddress.ip_address(name.strip("[]")))
     except ValueError:

@@ -1,11 +1,11 @@
-"""The aggregators of a test deployment on disk: authorities, keys, certificates and configuration files.
+"""The aggregators of a deployment on disk: authorities, keys, certificates and configuration files.
 
-Every private file is made with mode 0600 and nothing is ever overwritten. In production each operator makes its
-own keys; this is for simulations, demos, tests and first steps. It starts no process (`parties` does).
+Every private file is made with mode 0600 and nothing is ever overwritten. A test deployment has all of them in one
+directory, for simulations, demos, tests and first steps; in production each operator makes its own aggregator's, by the
+same functions. It starts no process (`parties` does).
 """
 
 import base64
-import json
 import os
 import secrets
 import sys
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
@@ -23,6 +24,7 @@ from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_protocol.window.signing import TrustedAggregator
+from fleetcount_transport.toml_writing import toml_base64, toml_tables, toml_text
 
 from fleetcount_simulator.network.ports import free_ports
 
@@ -122,7 +124,7 @@ def write_aggregators(
         devices=CertificateAuthority.create(f"{name} devices"),
     )
     allowed = {
-        "largest_epsilon": _quoted(largest_epsilon),
+        "largest_epsilon": toml_text(largest_epsilon),
         "smallest_min_batch_size": str(smallest_min_batch_size),
         **limits,
     }
@@ -158,20 +160,30 @@ def _write_authorities(directory: Path, authorities: Authorities) -> None:
 
 
 def _write_keys(root: Path, plan: AggregatorPlan, authorities: Authorities) -> tuple[bytes, bytes]:
-    """Write one aggregator's private keys; return its public signing key and sealing key."""
+    """Write one aggregator's folder; return its public signing key and sealing key."""
     directory = root / plan.aggregator_id
-    for part in (
-        directory,
-        directory / "keys",
-        directory / "keys" / "hpke",
-        directory / "questions",
-        directory / "state",
-    ):
-        part.mkdir(mode=_DIRECTORY_MODE)
-    hosts = [plan.host, "localhost"] if plan.host in {"127.0.0.1", "::1", "localhost"} else [plan.host]
-    credential = authorities.aggregators.issue_aggregator(plan.aggregator_id, hosts)
+    credential = authorities.aggregators.issue_aggregator(plan.aggregator_id, hosts_of(plan.host))
+    public = write_keys(directory, credential.private_key)
     save_certificates(directory / "keys" / "aggregator.crt", [credential.certificate])
-    save_private_key(directory / "keys" / "aggregator.key", credential.private_key)
+    return public
+
+
+def hosts_of(host: str) -> list[str]:
+    """Return the names for the certificate of a server that is reached at a host; this machine has two."""
+    return [host, "localhost"] if host in {"127.0.0.1", "::1", "localhost"} else [host]
+
+
+def write_keys(directory: Path, tls_key: ec.EllipticCurvePrivateKey) -> tuple[bytes, bytes]:
+    """Make the folders of one aggregator and its private keys: `tls_key`, and new ones to sign, to seal and to store.
+
+    Returns the public signing key and the public sealing key, 32 bytes each.
+
+    Raises:
+        FileExistsError, OSError: a key is there already, or the disk does not take it.
+    """
+    for part in ("", "keys", "keys/hpke", "questions", "state"):
+        (directory / part).mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
+    save_private_key(directory / "keys" / "aggregator.key", tls_key)
     signing, sealing = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
     for path, key in (("signing.key", signing), (f"hpke/{HPKE_KEY_ID}.key", sealing)):
         pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
@@ -193,64 +205,89 @@ def _public(plan: AggregatorPlan, signing_key: bytes, hpke_key: bytes, *, mqtt_b
     return Aggregator(
         aggregator_id=plan.aggregator_id,
         operator=plan.operator,
-        grpc_endpoint=_endpoint(plan.host, plan.device_port),
+        grpc_endpoint=endpoint_of(plan.host, plan.device_port),
         mqtt_broker=mqtt_broker,
         hpke_keys=(HpkeKey(key_id=HPKE_KEY_ID, public_key=hpke_key),),
         signing_public_key=signing_key,
     )
 
 
-def _endpoint(host: str, port: int) -> str:
+def endpoint_of(host: str, port: int) -> str:
+    """Return "host:port", an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _aggregator_toml(deployment: Deployment, position: int, inflight: int | None, limits: Mapping[str, str]) -> str:
     plan = deployment.plans[position]
-    rows = [
-        "# One aggregator of a test deployment, by `fleetcount keys init`. Every path is relative to this file.",
-        "",
-        "[aggregator]",
-        f"id = {_quoted(plan.aggregator_id)}",
-        f"operator = {_quoted(plan.operator)}",
-        f"deployment = {_quoted(deployment.name)}",
-        'state_directory = "state"',
-        'question_directory = "questions"',
-        "",
-        "[keys]",
-        'signing_key_file = "keys/signing.key"',
-        'hpke_key_directory = "keys/hpke"',
-        'store_key_file = "keys/store.key"',
-        "",
-        "[tls]",
-        'certificate_file = "keys/aggregator.crt"',
-        'key_file = "keys/aggregator.key"',
-        'aggregator_ca_file = "../ca/aggregators.crt"',
-        'device_ca_file = "../ca/devices.crt"',
-        "",
-        "[grpc]",
-        f"device_listen = {_quoted(_endpoint(plan.host, plan.device_port))}",
-        f"peer_listen = {_quoted(_endpoint(plan.host, plan.peer_port))}",
+    tables: list[tuple[str, Mapping[str, str]]] = [
+        *own_tables(plan, deployment.name),
+        ("[tls]", own_tls("../ca/aggregators.crt", "../ca/devices.crt")),
+        ("[grpc]", listeners(plan, plan.host)),
     ]
     if deployment.mqtt_broker:
-        rows += ["", "[mqtt]", f"broker = {_quoted(deployment.mqtt_broker)}"]
-        rows += [] if inflight is None else [f"inflight = {inflight}"]
-    for peer, public in zip(deployment.plans, deployment.aggregators, strict=True):
-        if peer is not plan:
-            rows += [
-                "",
-                "[[peers]]",
-                f"id = {_quoted(peer.aggregator_id)}",
-                f"operator = {_quoted(peer.operator)}",
-                f"endpoint = {_quoted(_endpoint(peer.host, peer.peer_port))}",
-                f'signing_public_key = "{base64.b64encode(public.signing_public_key).decode()}"',
-            ]
-    rows += ["", "[limits]", *(f"{key} = {value}" for key, value in limits.items())]
-    return "\n".join(rows) + "\n"
+        inflight_row = {} if inflight is None else {"inflight": str(inflight)}
+        tables.append(("[mqtt]", {"broker": toml_text(deployment.mqtt_broker), **inflight_row}))
+    tables += [
+        peer_table(public, endpoint_of(peer.host, peer.peer_port))
+        for peer, public in zip(deployment.plans, deployment.aggregators, strict=True)
+        if peer is not plan
+    ]
+    comment = "One aggregator of a test deployment, by `fleetcount keys init`. Every path is relative to this file."
+    return toml_tables(comment, [*tables, ("[limits]", limits)])
 
 
-def _quoted(value: str) -> str:
-    """Return a text as a TOML basic string: JSON's escapes are TOML's, but for DEL, which JSON leaves as it is."""
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F")
+def own_tables(plan: AggregatorPlan, deployment: str) -> list[tuple[str, Mapping[str, str]]]:
+    """Return [aggregator] and [keys] of an aggregator whose folder is as `write_keys` makes it."""
+    return [
+        (
+            "[aggregator]",
+            {
+                "id": toml_text(plan.aggregator_id),
+                "operator": toml_text(plan.operator),
+                "deployment": toml_text(deployment),
+                "state_directory": '"state"',
+                "question_directory": '"questions"',
+            },
+        ),
+        (
+            "[keys]",
+            {
+                "signing_key_file": '"keys/signing.key"',
+                "hpke_key_directory": '"keys/hpke"',
+                "store_key_file": '"keys/store.key"',
+            },
+        ),
+    ]
+
+
+def own_tls(aggregator_ca_file: str, device_ca_file: str) -> dict[str, str]:
+    """Return [tls] of such an aggregator, with the files of the authorities it trusts."""
+    return {
+        "certificate_file": '"keys/aggregator.crt"',
+        "key_file": '"keys/aggregator.key"',
+        "aggregator_ca_file": toml_text(aggregator_ca_file),
+        "device_ca_file": toml_text(device_ca_file),
+    }
+
+
+def listeners(plan: AggregatorPlan, host: str) -> dict[str, str]:
+    """Return [grpc] of an aggregator that listens on an address of its machine."""
+    return {
+        "device_listen": toml_text(endpoint_of(host, plan.device_port)),
+        "peer_listen": toml_text(endpoint_of(host, plan.peer_port)),
+    }
+
+
+def peer_table(public: Aggregator, endpoint: str, ca_file: str = "") -> tuple[str, dict[str, str]]:
+    """Return the [[peers]] of an aggregator; `ca_file` has the authority of it alone, "" for the common one."""
+    own = {"ca_file": toml_text(ca_file)} if ca_file else {}
+    return "[[peers]]", {
+        "id": toml_text(public.aggregator_id),
+        "operator": toml_text(public.operator),
+        "endpoint": toml_text(endpoint),
+        "signing_public_key": toml_base64(public.signing_public_key),
+        **own,
+    }
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
