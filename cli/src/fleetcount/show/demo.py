@@ -23,6 +23,7 @@ from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_simulator.network.parties import running
 from fleetcount_simulator.network.plan import faultless_plan
 from fleetcount_simulator.network.run import Ask, QuestionAsked, WindowAsked, ask_question
+from fleetcount_simulator.populations.sumo_fleet import find_sumo
 from fleetcount_site.watch.events import EventWriter
 
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, one_line, show
@@ -122,6 +123,7 @@ def demo(**options: Any) -> None:
     check_output_directory(wanted.output, fresh=wanted.windows > 1 or wanted.drill_down)
     with watched(wanted) if wanted.watch else contextlib.nullcontext() as teller:
         if wanted.sumo:
+            find_sumo()  # Says what to install where SUMO is not there, before it is announced.
             click.echo(_SUMO_FIRST, err=True)
             if teller is not None:
                 teller.now("starting", f"{_SUMO_FIRST}.")
