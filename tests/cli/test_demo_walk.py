@@ -5,9 +5,11 @@ import json
 import math
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -260,4 +262,23 @@ def test_a_small_fleet_walks_to_its_busy_places(tmp_path: Path, fleetcount: Call
     assert all(math.isclose(float(row["estimate"]), int(row["truth"]), abs_tol=30) for row in rows)
     ran = fleetcount("question", "places", "--records", output)
     assert f"walk 0: {len(rows)} places of 32 bits" in ran.out, ran
+    assert not processes_of(tmp_path)
+
+
+@pytest.mark.processes
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+def test_a_walk_that_finds_nothing_ends_with_its_first_step_and_waits_for_no_other(tmp_path: Path) -> None:
+    """Thirty vehicles are fewer than the threshold after sampling and noise, nearly always."""
+    process = start(tmp_path / "out", "--drill-down", "--vehicles", "30", "--transport", "grpc")
+    out, err = process.communicate(timeout=300)
+    ended = time.time()
+
+    assert process.returncode == 0, err
+    said = " ".join(out.split())
+    assert "the walk ended there: no square reached the threshold of 23: the largest estimate is" in said
+    assert "no answer before the windows closed" not in said
+    last = re.search(r"windows, one every \d+ s, from \S+ to (\S+Z)", said)
+    assert last is not None
+    assert ended < datetime.fromisoformat(last[1]).timestamp()
     assert not processes_of(tmp_path)
