@@ -26,6 +26,7 @@ from fleetcount_protocol.question import derive, key_list, orders  # noqa: E402 
 from fleetcount_protocol.question import signing as signed_question_file  # noqa: E402 - path
 from fleetcount_protocol.question.question import decode_question  # noqa: E402 - path
 from fleetcount_protocol.release import commitments  # noqa: E402 - path
+from fleetcount_protocol.vdaf import prio3  # noqa: E402 - path
 from fleetcount_protocol.window import succession, window_json  # noqa: E402 - path
 from fleetcount_protocol.window.window import decode_window  # noqa: E402 - path
 
@@ -435,6 +436,78 @@ def messages() -> list[dict[str, Any]]:
     return found
 
 
+def chunk_lengths() -> list[dict[str, int]]:
+    """Return every length up to 4,096 at which another implementation's rule gives another chunk length.
+
+    The prio crate's `optimal_chunk_length` takes the larger P of equally long proofs, docs/wire.md the smaller.
+    """
+    found = []
+    for length in range(1, 4097):
+        own, other = prio3.bits_chunk_length(length), larger_power_chunk_length(length)
+        if own != other:
+            found.append({"length": length, "chunk_length": own, "larger_power": other})
+    return found
+
+
+def larger_power_chunk_length(length: int) -> int:
+    """Return the chunk length by the other rule: of equally long proofs that with the larger P."""
+    powers = [1 << exponent for exponent in range(1, length.bit_length() + 1)]
+    best = min(powers, key=lambda power: (-(-length // (power - 1)) + power, -power))
+    return -(-length // (best - 1))
+
+
+def bits_report(*, larger_power: bool) -> dict[str, Any]:
+    """Return one report of 100 bits in the form of the draft's vectors; by the other rule it must be refused."""
+    length, shares = 100, 2
+    own = prio3.prio3_bits(length, shares)
+    maker = own
+    if larger_power:
+        maker = prio3.prio3_sum_vec_with_multiproof(length, 1, larger_power_chunk_length(length), shares)
+    ctx, verify_key = b"some application", bytes(range(own.verify_key_size))
+    nonce, rand = bytes(range(own.nonce_size)), bytes(place % 256 for place in range(own.rand_size))
+    measurement = [int(place % 3 == 0) for place in range(length)]
+    public_share, inputs = maker.shard(ctx, measurement, nonce, rand)
+    parties = range(shares)
+    begun = [own.verify_init(verify_key, ctx, party, nonce, public_share, inputs[party]) for party in parties]
+    verifiers = [share for _, share in begun]
+    steps = [{"operation": "verify_init", "report_index": 0, "aggregator_id": party} for party in parties]
+    combine = {"operation": "verifier_shares_to_message", "report_index": 0, "round": 0}
+    messages: list[bytes] = []
+    outputs: list[list[int]] = []
+    if not larger_power:
+        messages = [own.combine_verifier_shares(ctx, verifiers)]
+        outputs = [own.verify_next(ctx, state, messages[0]) for state, _ in begun]
+    last = [{"operation": "verify_next", "report_index": 0, "aggregator_id": party, "round": 1} for party in parties]
+    last += [{"operation": "aggregate", "aggregator_id": party} for party in parties]
+    good = [{"operation": "shard", "report_index": 0}, *steps, combine, *last, {"operation": "unshard"}]
+    operations = [one | {"success": True} for one in ([*steps] if larger_power else good)]
+    encoded = [own.encode_output_share(output).hex() for output in outputs]
+    return {
+        "agg_param": "",
+        "agg_result": None if larger_power else measurement,
+        "agg_shares": encoded,
+        "chunk_length": prio3.bits_chunk_length(length),
+        "ctx": ctx.hex(),
+        "length": length,
+        "max_measurement": 1,
+        "operations": [*operations, combine | {"success": False}] if larger_power else operations,
+        "reports": [
+            {
+                "input_shares": [share.hex() for share in inputs],
+                "measurement": None if larger_power else measurement,
+                "nonce": nonce.hex(),
+                "out_shares": encoded,
+                "public_share": public_share.hex(),
+                "rand": rand.hex(),
+                "verifier_messages": [message.hex() for message in messages],
+                "verifier_shares": [[share.hex() for share in verifiers]],
+            }
+        ],
+        "shares": shares,
+        "verify_key": verify_key.hex(),
+    }
+
+
 def main() -> None:
     """Write every file, one value a line so that a change can be read."""
     TARGET.mkdir(parents=True, exist_ok=True)
@@ -451,6 +524,9 @@ def main() -> None:
         "digests": digests(),
         "records": records(),
         "messages": messages(),
+        "chunk_lengths": chunk_lengths(),
+        "Prio3SumVecWithMultiproof_bits_100": bits_report(larger_power=False),
+        "Prio3SumVecWithMultiproof_bad_chunk_length": bits_report(larger_power=True),
     }
     for name, content in files.items():
         text = json.dumps(content, indent=1, ensure_ascii=False) + "\n"

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleetcount.read.report import statement_lines, table_lines
@@ -150,7 +151,7 @@ def processes_of(directory: Path) -> list[str]:
     ],
 )
 def test_a_small_demo_writes_a_signed_record_a_comparison_and_a_picture(
-    tmp_path: Path, arguments: list[str], cells: int
+    tmp_path: Path, arguments: list[str], cells: int, fleetcount: Callable[..., Any]
 ) -> None:
     colours = ["red", "green", "$x^{blue", ""]
     rows = "".join(f"v{i},{colours[i % 4]}\n" for i in range(40))
@@ -166,6 +167,7 @@ def test_a_small_demo_writes_a_signed_record_a_comparison_and_a_picture(
         "map.png",
         "map.svg",
         "release.json",
+        "trusted.toml",
     ]
     record, signatures = record_from_json((tmp_path / "out" / "release.json").read_text())
     verify_record_signatures(record, signatures)
@@ -179,6 +181,9 @@ def test_a_small_demo_writes_a_signed_record_a_comparison_and_a_picture(
     assert covered(record, truths) >= 0.8 * cells or cells < 20
     for line in [*table_lines(record, truths), *statement_lines(record)]:
         assert line in out
+    assert f"; truth {sum(truths)}" in out.split("all cells together: ")[1]
+    verified = fleetcount("verify", tmp_path / "out" / "release.json", "--config", tmp_path / "out" / "trusted.toml")
+    assert (verified.code, "trusted by" in verified.out) == (0, True)
     assert list((tmp_path / "tmp").iterdir()) == []
     assert processes_of(tmp_path) == []
 
@@ -218,7 +223,7 @@ def test_a_morning_of_windows_is_one_question_that_can_be_asked(tmp_path: Path, 
     assert out.count("24 of 24 vehicles hold every receipt") == 2
     names = [f"window-{index:02d}.{ending}" for index in range(2) for ending in ("csv", "png", "svg")]
     table = [name for name in ("question.parquet", "question.csv") if (output / name).exists()]
-    files = ["00000.json", "00001.json", "question", "time-lapse.gif", *table, *names]
+    files = ["00000.json", "00001.json", "question", "time-lapse.gif", "trusted.toml", *table, *names]
     assert sorted(path.name for path in output.iterdir()) == sorted(files)
     assert (output / "time-lapse.gif").read_bytes()[:3] == b"GIF"
     ran = fleetcount("question", "export", "--records", output, "--sum", "1-72", "--difference", "0,1")

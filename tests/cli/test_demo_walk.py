@@ -5,20 +5,24 @@ import json
 import math
 import re
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount.show.demo import finish
+from fleetcount.command.base import RefusedByPolicyError
+from fleetcount.show.demo import check_whole, finish
 from fleetcount.show.demo_question import DemoQuestion, question_of
-from fleetcount.show.demo_results import drawn
+from fleetcount.show.demo_results import drawn, window_line
+from fleetcount.show.demo_walk import step_lines
 from fleetcount_mechanisms.accounting.question_statement import question_views
-from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.question import Question
@@ -34,7 +38,7 @@ from tests.support.protocol_samples import record, signing_key
 from tests.support.question_samples import HOURLY, drill_down_question, sign_everywhere
 
 FILES = ["00000.json", "00001.json", "00002.json", "00003.json", "chances.png", "chances.svg", "comparison.csv"]
-FILES += ["map.png", "map.svg", "places.csv", "places.geojson", "question"]
+FILES += ["map.png", "map.svg", "places.csv", "places.geojson", "question", "trusted.toml"]
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +59,11 @@ def counted(question: DemoQuestion, window: Window, before: ReleaseRecord | None
     return replace(made, cells=tuple(cells))
 
 
-def walked(demo: DemoQuestion, steps: int = 4) -> QuestionAsked:
-    """Return the demo's walk as its runner would, up to so many steps."""
+def walked(demo: DemoQuestion, steps: int = 4, *, most: int | None = None, late_s: int | None = None) -> QuestionAsked:
+    """Return the demo's walk as its runner would, up to so many steps.
+
+    In the last of them cells have `most` at most, and the record comes `late_s` after the next one opens.
+    """
     question: Question = drill_down_question(
         domain=demo.scenario.domain,
         drill_down=demo.walk,
@@ -71,6 +78,13 @@ def walked(demo: DemoQuestion, steps: int = 4) -> QuestionAsked:
     for index in range(steps):
         window = window_at(question, index, survivors)
         before = counted(demo, window, before)
+        if most is not None and index == steps - 1:
+            cells = (
+                replace(one, raw=min(one.raw, most), estimate=Fraction(min(one.raw, most))) for one in before.cells
+            )
+            before = replace(before, cells=tuple(cells))
+        if late_s is not None and index == steps - 1:
+            before = replace(before, released_at=question.schedule.opens(index + 1) + late_s)
         signatures = tuple(sign_record(before, signing_key(position)) for position in range(2))
         answer = ReleaseAnswer(state=WindowState.RELEASED, record=before.canonical, signatures=signatures)
         values = [window.domain.value_of(reading) for reading in demo.scenario.readings[index]]
@@ -80,7 +94,7 @@ def walked(demo: DemoQuestion, steps: int = 4) -> QuestionAsked:
                 window=window, record=before, answer=answer, account=account, reasons={}, stages={}, broker="mosquitto"
             )
         )
-        survivors = next_step(question, before) if index < 3 else ()
+        survivors = next_step(question, before) if index < steps - 1 else ()
     return QuestionAsked(signed=sign_everywhere(question), windows=tuple(windows))
 
 
@@ -132,15 +146,53 @@ def test_a_walk_is_told_beside_the_truth_and_can_be_read_again(
     assert (tmp_path / "again.csv").read_text() == (output / "places.csv").read_text()
 
 
-def test_a_walk_that_ended_before_its_last_step_says_so(
+def test_a_walk_without_busy_squares_says_so_and_has_a_result(
     question: DemoQuestion, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    finish(question, options(output=tmp_path / "out", drill_down=True), walked(question, 3))
+    finish(question, options(output=tmp_path / "out", drill_down=True), walked(question, 3, most=22))
 
     said = " ".join(capsys.readouterr().out.split())
-    assert "the walk ended there: no square reached the threshold" in said
+    assert "the walk ended there: no square reached the threshold of 23: the largest estimate is 22.0" in said
     assert "0 places of 128 m found" in said
     assert "not found" in said
+
+
+def test_a_walk_whose_record_came_late_is_told_and_fails_with_how_late(
+    question: DemoQuestion, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = walked(question, 2, late_s=60)
+
+    with pytest.raises(MachineError, match=r"^the walk ended after step 2 of 4: its record came 60 s after the next"):
+        finish(question, options(output=tmp_path / "out", drill_down=True), found)
+
+    assert "the walk ended there: its record came 60 s after" in " ".join(capsys.readouterr().out.split())
+    assert (tmp_path / "out" / "places.csv").exists()
+
+
+@pytest.mark.parametrize(
+    ("state", "error", "why"),
+    [
+        (None, MachineError, "no aggregator had the record in time; this machine is too busy"),
+        ("too_few_reports", RefusedByPolicyError, "too_few_reports: 2000 vehicles hold every receipt, and 10 reports"),
+        ("leader_slow", RefusedByPolicyError, "the aggregators ended it: leader_slow"),
+    ],
+)
+def test_what_was_not_released_fails_with_its_reason_in_every_form(
+    question: DemoQuestion, tmp_path: Path, state: str | None, error: type[Exception], why: str
+) -> None:
+    found = walked(question, 2)
+    first, last = found.windows
+    answer = None if state is None else ReleaseAnswer(state=WindowState.ABORTED, abort_reason=state)
+    last = replace(last, record=None, answer=answer)
+    found = replace(found, windows=(first, last))
+
+    with pytest.raises(error, match=f"^1 of 2 windows were released, not window 1: {why}"):
+        check_whole(found)
+    assert f"; not released: {why}" in list(step_lines(found, 2000))[-1]
+    assert f"window 1: not released: {why}" in window_line(1, last, [], 2000)
+    with pytest.raises(error, match=f"was not released: {why}"):
+        finish(question, options(output=tmp_path / "none"), replace(found, windows=(last,)))
+    assert not (tmp_path / "none").exists()
 
 
 def test_a_picture_that_cannot_be_drawn_is_said_and_the_results_are_written(
@@ -210,4 +262,23 @@ def test_a_small_fleet_walks_to_its_busy_places(tmp_path: Path, fleetcount: Call
     assert all(math.isclose(float(row["estimate"]), int(row["truth"]), abs_tol=30) for row in rows)
     ran = fleetcount("question", "places", "--records", output)
     assert f"walk 0: {len(rows)} places of 32 bits" in ran.out, ran
+    assert not processes_of(tmp_path)
+
+
+@pytest.mark.processes
+@pytest.mark.nightly
+@pytest.mark.timeout(400)
+def test_a_walk_that_finds_nothing_ends_with_its_first_step_and_waits_for_no_other(tmp_path: Path) -> None:
+    """Thirty vehicles are fewer than the threshold after sampling and noise, nearly always."""
+    process = start(tmp_path / "out", "--drill-down", "--vehicles", "30", "--transport", "grpc")
+    out, err = process.communicate(timeout=300)
+    ended = time.time()
+
+    assert process.returncode == 0, err
+    said = " ".join(out.split())
+    assert "the walk ended there: no square reached the threshold of 23: the largest estimate is" in said
+    assert "no answer before the windows closed" not in said
+    last = re.search(r"windows, one every \d+ s, from \S+ to (\S+Z)", said)
+    assert last is not None
+    assert ended < datetime.fromisoformat(last[1]).timestamp()
     assert not processes_of(tmp_path)

@@ -47,7 +47,7 @@ def test_a_missing_server_says_what_to_install(
     ran = fleetcount("demo", "--watch", "--output", tmp_path / "out")
 
     assert (ran.code, ran.out) == (2, "")
-    assert "needs the Python package 'uvicorn': install fleetcount[site]" in ran.error_line
+    assert "needs the Python package 'uvicorn': pip install 'fleetcount[all]'" in ran.error_line
 
 
 def test_an_error_of_the_run_is_told_to_the_page_and_to_the_caller(
@@ -110,6 +110,7 @@ def test_the_cars_of_sumo_are_waited_for_on_the_page_and_drive_on_no_street_of_b
 
     cars = [[Sighting(x=10.0, y=10.0, speed_mps=3.0), None]]
     monkeypatch.setattr("fleetcount.show.demo_question.drive_fleet", lambda *how: cars)
+    monkeypatch.setattr("fleetcount.show.demo.find_sumo", lambda: tmp_path)
     monkeypatch.setattr(EventWriter, "now", lambda teller, state, text: told.append((state, text)))
     monkeypatch.setattr(EventWriter, "asked", fails)
 

@@ -79,14 +79,24 @@ def test_a_library_that_is_not_installed_is_named_with_the_extra_that_brings_it(
     code, line = describe(ModuleNotFoundError("No module", name=f"{module}.inner"))
 
     assert code is ExitCode.USAGE
-    assert f"{package!r}: install fleetcount[{extra}]" in line
+    assert f"{package!r}: pip install 'fleetcount[{extra}]'" in line
+
+
+@pytest.mark.parametrize("module", ["numpy", "grpc", "numba", "duckdb", "uvicorn", "rich"])
+def test_a_command_that_needs_many_libraries_names_the_extra_with_all_of_them(module: str) -> None:
+    line = describe(ModuleNotFoundError("No module", name=module), "fleetcount demo")[1]
+
+    assert "pip install 'fleetcount[all]' (" in line
+    # What the extra does not bring is named with its own.
+    traffic = describe(ModuleNotFoundError("No module", name="libsumo"), "fleetcount demo")[1]
+    assert "pip install 'fleetcount[traffic]' (" in traffic
 
 
 def test_a_library_that_nothing_runs_without_and_one_of_nobody_are_named_without_an_extra() -> None:
     assert "install fleetcount anew" in describe(ModuleNotFoundError("No module", name="Crypto.Hash"))[1]
     for name in ("pandas", "polars", "unheard_of"):
         package = name.replace("_", "-")
-        assert f"{package!r}: install {package} (" in describe(ModuleNotFoundError("No module", name=name))[1]
+        assert f"{package!r}: pip install {package} (" in describe(ModuleNotFoundError("No module", name=name))[1]
 
 
 def test_a_module_of_our_own_that_is_missing_is_a_bug() -> None:

@@ -90,13 +90,13 @@ def _without_own(rows: list[str]) -> list[str]:
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        (["demo"], "install fleetcount["),
-        (["plan", "--devices", "2000", "--values", "72", "--epsilon", "1"], "install fleetcount["),
-        (["simulate", "scenario.toml", "--output", "new"], "install fleetcount["),
-        (["audit"], "install fleetcount["),
-        (["reproduce", "all", "--output", "new"], "install fleetcount["),
-        (["aggregator", "serve", "--config", "aggregator.toml"], "install fleetcount["),
-        (["serve", "site"], "install fleetcount[site]"),
+        (["demo"], "pip install 'fleetcount[all]'"),
+        (["plan", "--devices", "2000", "--values", "72", "--epsilon", "1"], "pip install 'fleetcount[analysis]'"),
+        (["simulate", "scenario.toml", "--output", "new"], "pip install 'fleetcount[simulator]'"),
+        (["audit"], "pip install 'fleetcount[all]'"),
+        (["reproduce", "all", "--output", "new"], "pip install 'fleetcount[all]'"),
+        (["aggregator", "serve", "--config", "aggregator.toml"], "pip install 'fleetcount[aggregator]'"),
+        (["serve", "site"], "pip install 'fleetcount[site]'"),
     ],
 )
 def test_without_its_extra_a_command_says_in_one_line_what_to_install(

@@ -253,3 +253,33 @@ def test_a_key_that_others_may_read_signs_nothing(fleetcount: Callable, made: Pa
 
     assert "mode 0644, allowed: 0600" in ran.error_line
     assert not Path("car.crt").exists()
+
+
+def revoked(root: Path) -> dict[str, list[int]]:
+    """Return what a broker reads of revoked certificates: by authority their numbers, every list genuine and valid."""
+    parts = (root / "clients.crl").read_bytes().split(b"-----END X509 CRL-----\n")[:-1]
+    found: dict[str, list[int]] = {}
+    for part, name in zip(parts, ("devices", "aggregators"), strict=True):
+        listed = x509.load_pem_x509_crl(part + b"-----END X509 CRL-----\n")
+        authority = load_certificate(root / f"{name}.crt")
+        assert listed.is_signature_valid(authority.public_key())  # type: ignore[arg-type] # Of P-256.
+        assert listed.issuer == authority.subject
+        assert listed.next_update_utc == authority.not_valid_after_utc
+        found[name] = [one.serial_number for one in listed]
+    return found
+
+
+def test_a_broker_s_list_has_every_certificate_of_a_key_that_is_denied_and_is_there_from_the_start(
+    fleetcount: Callable, made: Path
+) -> None:
+    assert revoked(made / "PKI") == {"devices": [], "aggregators": []}
+    first, other = enrol(fleetcount, "car"), enrol(fleetcount, "other")
+    assert fleetcount("pki", "renew", "--pki", "PKI", "--certificate", "car.crt", "--output", "car-2.crt").code == 0
+    second = load_certificate(Path("car-2.crt"))
+    assert fleetcount("pki", "revoke", "--pki", "PKI", "--certificate", "car.crt").code == 0
+
+    assert revoked(made / "PKI") == {
+        "devices": sorted([first.serial_number, second.serial_number]),
+        "aggregators": [],
+    }
+    assert other.serial_number not in revoked(made / "PKI")["devices"]

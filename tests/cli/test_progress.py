@@ -3,7 +3,7 @@
 from itertools import count
 
 import pytest
-from fleetcount.command.progress import LineProgress, duration_text
+from fleetcount.command.progress import BarProgress, LineProgress, duration_text
 from fleetcount.show.demo import say_expected
 from fleetcount_simulator.network.machine_speed import Speed
 from fleetcount_simulator.network.windows import Enrolment, windows_for
@@ -104,3 +104,17 @@ def test_lengths_of_time_are_said_in_the_unit_that_fits() -> None:
         "about 120 min",
         "about 2 h",
     ]
+
+
+@pytest.mark.parametrize(("columns", "bar"), [("40", False), ("120", True)])
+def test_a_narrow_terminal_has_the_numbers_instead_of_a_bar(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], columns: str, bar: bool
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    with BarProgress() as progress:
+        progress.step("round one", 7, 2000)
+
+    said = capsys.readouterr().err
+    assert "7/2000" in said
+    assert "round one" in said
+    assert ("-:--:--" in said) == bar  # The remaining time stands beside a bar alone.

@@ -95,6 +95,7 @@ def test_sums_and_differences_are_of_the_opened_numbers_with_their_interval(expo
     Path("district.geojson").write_text(json.dumps(AREA))
 
     listed = export("--sum", "1-2", "--windows", "0,3").out
+    assert export("--sum", "(0,0), (1, 0)", "--windows", "0,3").out == listed
     inside = export("--sum", "district.geojson").out
     change = export("--difference", "1,4").out
     part = export("--difference", "1,4", "--sum", "2").out
@@ -240,6 +241,7 @@ def test_a_grid_that_its_system_does_not_reach_is_refused_and_writes_nothing(
         ((), "nothing to do: give --output FILE, or a question"),
         (("--output", "q.xlsx"), "it must end in .parquet, .csv or .geojson"),
         (("--sum", "7"), "cell '7' is out of range; it must be 1 to 6"),
+        (("--sum", "(3,0)"), "no cell is called '(3,0)'; there are '0,0' to the last, '2,1'"),
         (("--sum", "3-1"), "cell '1' is out of range; it must be 3 to 6"),
         (("--sum", "x"), "cell 'x' is not a whole number"),
         (("--sum", "no.geojson"), "no.geojson' cannot be read"),

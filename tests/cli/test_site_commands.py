@@ -96,6 +96,7 @@ def test_signatures_that_do_not_hold_end_it_before_a_page(fleetcount: Callable, 
     damaged = fleetcount("publish", got, "--output", "site")
 
     assert swapped.code in (2, 3)
+    assert f"{got}: aggregator " in swapped.error_line, "of a folder of many it matters which"
     assert damaged.code == 3
     assert "signature" in damaged.error_line
     assert not Path("site").exists()

@@ -2,6 +2,9 @@
 
 import asyncio
 import itertools
+import signal
+import socket
+import ssl
 from contextlib import AsyncExitStack
 from pathlib import Path
 from types import SimpleNamespace
@@ -170,3 +173,56 @@ def test_the_shipped_files_fit_the_protocol_and_hold_no_comment_behind_a_value()
     room = mqtt_inbox._ROOM
     for name, total in (("max_inflight_messages", room.calls), ("max_inflight_bytes", room.bytes_in_memory)):
         assert 3 / 4 < int(settings[name]) / total < 7 / 8
+
+
+def let_in(root: Path, port: int, name: str) -> bool:
+    """Return whether the broker answers a client's greeting (MQTT 3.1.1, section 3.1), and does not hang up."""
+    context = ssl.create_default_context(cafile=str(root / "PKI" / "aggregators.crt"))
+    context.load_cert_chain(root / f"{name}.crt", root / f"{name}.key")
+    with socket.create_connection(("localhost", port), timeout=30) as plain:
+        try:
+            with context.wrap_socket(plain, server_hostname="localhost") as secured:
+                secured.sendall(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
+                return secured.recv(4) == b"\x20\x02\x00\x00"
+        except (ssl.SSLError, ConnectionError):
+            return False
+
+
+@pytest.mark.processes
+async def test_a_reload_brings_authorities_and_takes_revoked_certificates_away_and_the_log_has_no_warning(
+    enrolled: Path,
+) -> None:
+    """Without `crlfile` mosquitto does not read `cafile` again."""
+    assert run_command(["pki", "init", "--output", "NEW", "--deployment", NAME]) == 0
+    assert run_command(["pki", "request", "--output", "later"]) == 0
+    assert run_command(["pki", "enrol", "--pki", "NEW", "--csr", "later.csr", "--output", "later.crt"]) == 0
+    here = enrolled / "etc"
+
+    def put(*directories: str) -> None:
+        for name in ("clients.crt", "clients.crl"):
+            (here / name).write_bytes(b"".join((enrolled / one / name).read_bytes() for one in directories))
+
+    async def reloaded(broker: asyncio.subprocess.Process, *expected: bool) -> None:
+        broker.send_signal(signal.SIGHUP)
+        while await found() != list(expected):
+            await asyncio.sleep(0.05)
+
+    async def found() -> list[bool]:
+        return [await asyncio.to_thread(let_in, enrolled, port, name) for name in ("car", "later", "thief")]
+
+    [port] = free_ports("127.0.0.1", 1)
+    async with asyncio.timeout(60), mosquitto(enrolled, port, NAME, revoking=True) as broker:
+        first = await found()
+        put("PKI", "NEW")
+        await reloaded(broker, True, True, True)
+        assert run_command(["pki", "revoke", "--pki", "PKI", "--certificate", "thief.crt"]) == 0
+        put("PKI", "NEW")
+        await reloaded(broker, True, True, False)
+        put("NEW")
+        await reloaded(broker, False, True, False)
+
+    said = (enrolled / "mosquitto.log").read_text()
+    assert first == [True, False, True]
+    noted = ("does not contain '%c' or '%u'", "should not be run as root")  # Of deploy/mosquitto.acl, and of this test.
+    warned = [line for line in said.splitlines() if "arning" in line or "deprecated" in line]
+    assert [line for line in warned if not any(one in line for one in noted)] == []

@@ -74,6 +74,44 @@ def test_a_unit_starts_what_the_command_takes(unit: Path, capsys: pytest.Capture
     assert [command for command in commands if not accepted(command.split(), capsys)] == []
 
 
+CONFINED = {
+    "NoNewPrivileges": "yes",
+    "CapabilityBoundingSet": "",
+    "ProtectSystem": "strict",
+    "PrivateUsers": "yes",
+    "PrivateDevices": "yes",
+    "RestrictNamespaces": "yes",
+    "SystemCallArchitectures": "native",
+    "LimitCORE": "0",
+    "MemorySwapMax": "0",
+}
+LARGEST_EXPOSURE = 2.0
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)
+def test_a_unit_is_confined_keeps_secrets_off_the_disk_and_waits_for_the_clock(unit: Path) -> None:
+    rows = [line.partition("=")[::2] for line in unit.read_text().splitlines() if not line.startswith("#")]
+    found = dict(rows)
+
+    assert {name: found.get(name) for name in CONFINED} == CONFINED
+    assert {"@system-service", "~@privileged @resources"} == {
+        value for name, value in rows if name == "SystemCallFilter"
+    }
+    assert "time-sync.target" in found["Wants"].split()
+    assert "time-sync.target" in found["After"].split()
+    # Numba writes code and runs it, and keeps it between starts.
+    assert "MemoryDenyWriteExecute" not in found
+    assert (" aggregator serve " not in found["ExecStart"]) or found["CacheDirectory"] == "fleetcount"
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        return
+    said = subprocess.run(
+        [program, "security", "--offline=true", "--no-pager", str(unit)], capture_output=True, text=True, check=False
+    )
+    if level := re.search(r"Overall exposure level for \S+: ([0-9.]+)", said.stdout):  # Since systemd 250.
+        assert float(level[1]) <= LARGEST_EXPOSURE, said.stdout
+
+
 def test_no_unit_starts_again_what_a_newer_process_has_ended() -> None:
     servers = [unit for unit in UNITS if " aggregator serve " in unit.read_text()]
 

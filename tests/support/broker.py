@@ -1,7 +1,10 @@
 """MQTT brokers of a test, started by the runner: the embedded one, and mosquitto where the machine has it."""
 
 import os
+import re
+import subprocess
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import cast
 
@@ -17,7 +20,7 @@ from fleetcount_simulator.network.children import Child, Children
 
 from tests.support.processes import ChildProcess, SeenProcess
 
-__all__ = ["LiveBroker", "RunningBroker", "embedded_broker", "find_mosquitto", "mosquitto_broker"]
+__all__ = ["LiveBroker", "RunningBroker", "embedded_broker", "find_mosquitto", "mosquitto_broker", "mosquitto_version"]
 
 
 class LiveBroker:
@@ -84,9 +87,22 @@ def mosquitto_broker(directory: Path, *settings: str) -> LiveBroker:
 
     `settings` are further lines of its configuration.
     """
+    print("mosquitto", ".".join(map(str, mosquitto_version())))  # A failure says which: 2.0 and 2.1 differ.
     store = directory / "mosquitto"
     store.mkdir()
     rows = ["persistence true", f"persistence_location {store}/", "log_dest stderr", *settings]
     if os.geteuid() == 0:
         rows.append("user root")  # It would give up the rights to its own directory below the test's private one.
     return LiveBroker(MOSQUITTO, directory, rows)
+
+
+@cache
+def mosquitto_version() -> tuple[int, ...]:
+    """Return the version of the mosquitto that tests find, as (2, 0, 11); () without one."""
+    program = find_mosquitto()
+    if program is None:
+        return ()
+    # Its help ends with 1 in some versions; the first line is "mosquitto version 2.0.11".
+    said = subprocess.run([program, "-h"], capture_output=True, text=True, timeout=60, check=False)
+    found = re.search(r"mosquitto version (\d+(?:\.\d+)*)", said.stdout + said.stderr)
+    return () if found is None else tuple(map(int, found[1].split(".")))

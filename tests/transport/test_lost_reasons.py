@@ -52,7 +52,16 @@ async def test_a_broker_that_is_not_reached_is_said_in_words_without_the_login()
     ("word", "text"),
     [
         ("host unknown", "[Errno -2] Name or service not known"),
-        ("TLS failed", "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate"),
+        (
+            "TLS failed: its certificate is not accepted here",
+            "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate",
+        ),
+        ("TLS failed: it does not accept this certificate", "[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca"),
+        (
+            "TLS failed: it does not accept this certificate",
+            "[SSL: SSLV3_ALERT_CERTIFICATE_REVOKED] sslv3 alert certificate revoked",
+        ),
+        ("TLS failed", "[SSL: TLSV1_ALERT_PROTOCOL_VERSION] tlsv1 alert protocol version"),
         ("no route there", "[Errno 101] Network is unreachable"),
     ],
 )

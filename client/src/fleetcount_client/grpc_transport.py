@@ -160,7 +160,7 @@ class GrpcTransport:
             query = QUESTION_LIST_QUERY.encode(
                 QuestionQuery(aggregator_id=server.aggregator_id, deployment=self._deployment, after=after)
             )
-            answer = await _answered(endpoint, self._ask(channel, "ListQuestions", query))
+            answer = await self._answered(endpoint, self._ask(channel, "ListQuestions", query))
             digest = hashlib.sha256(answer).digest()
             same = next((one for one in known[len(read) : len(read) + 1] if one.digest == digest), None)
             listed = same or _read_questions(answer, digest)
@@ -178,7 +178,7 @@ class GrpcTransport:
         """Ask one aggregator to open sessions; one answer a request, in order."""
         channel = self._way(aggregator.aggregator_id, aggregator.grpc_endpoint)
         query = SESSION_REQUESTS.encode(tuple(requests))
-        data = await _answered(aggregator.grpc_endpoint, self._ask(channel, "OpenSessions", query))
+        data = await self._answered(aggregator.grpc_endpoint, self._ask(channel, "OpenSessions", query))
         replies = SESSION_REPLIES.decode(data)
         if [reply.session_id for reply in replies] != [request.session_id for request in requests]:
             raise DecodeError(f"{len(replies)} session replies do not answer {len(requests)} requests")
@@ -191,7 +191,7 @@ class GrpcTransport:
         aggregator = window.aggregators[position]
         channel = self._way(aggregator.aggregator_id, aggregator.grpc_endpoint)
         uploads = list(batches(aggregator.aggregator_id, instalments))
-        answers = await _answered(aggregator.grpc_endpoint, self._stream(channel, uploads))
+        answers = await self._answered(aggregator.grpc_endpoint, self._stream(channel, uploads))
         replies = tuple(reply for data in answers for reply in UPLOAD_ANSWER.decode(data).replies())
         if [_name(reply) for reply in replies] != [_name(instalment) for instalment in instalments]:
             raise DecodeError(f"{len(replies)} replies do not answer {len(instalments)} instalments")
@@ -210,7 +210,7 @@ class GrpcTransport:
                 channel = self._way(one.aggregator_id, one.grpc_endpoint)
                 query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=one.aggregator_id, window_id=window.window_id))
                 told = RELEASE_ANSWER.decode(
-                    await _answered(one.grpc_endpoint, self._ask(channel, "GetRelease", query))
+                    await self._answered(one.grpc_endpoint, self._ask(channel, "GetRelease", query))
                 )
             except (Unreachable, PeerError) as error:
                 failures.append(str(error))
@@ -255,6 +255,27 @@ class GrpcTransport:
             writer.cancel()
             await asyncio.gather(writer, return_exceptions=True)
 
+    async def _answered(self, endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as error:
+            reason = call_reason(error, self._own_certificate())
+            raise Unreachable(f"{endpoint}: {reason}", _hint_s(error.trailing_metadata())) from None
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if caller is None or caller.cancelling():
+                raise
+            # Not the caller was cancelled but its call: gRPC ends so what waits as its channel is closed.
+            raise Unreachable(f"{endpoint}: the connection was given up") from None
+
+    def _own_certificate(self) -> str:
+        """Describe the certificate that is shown now; "" without TLS, or while its files are being replaced."""
+        try:
+            tls = self._tls() if callable(self._tls) else self._tls
+        except UsageError:
+            return ""
+        return "" if tls is None else tls.described()
+
     async def _ask(self, channel: grpc.aio.Channel, name: str, query: bytes) -> bytes:
         method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_SERVICE + name)
         return await method(query, timeout=self._call_timeout_s)
@@ -286,19 +307,6 @@ class GrpcTransport:
         except UsageError as error:
             # In the middle of a renewal a certificate may be there before its key: the next attempt reads both again.
             raise Unreachable(f"{endpoint}: {error}") from None
-
-
-async def _answered(endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:
-    try:
-        return await call
-    except grpc.aio.AioRpcError as error:
-        raise Unreachable(f"{endpoint}: {call_reason(error)}", _hint_s(error.trailing_metadata())) from None
-    except asyncio.CancelledError:
-        caller = asyncio.current_task()
-        if caller is None or caller.cancelling():
-            raise
-        # Not the caller was cancelled but its call: gRPC ends so what waits as its channel is closed.
-        raise Unreachable(f"{endpoint}: the connection was given up") from None
 
 
 def _hint_s(trailing: Any) -> float:

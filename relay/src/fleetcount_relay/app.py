@@ -80,7 +80,8 @@ async def serve(config: RelayConfig) -> None:
         metrics.registry.register(readiness)
         probing = asyncio.create_task(readiness.watch(), name="probing")
         limits = config.admission
-        front = HandshakeGate(limits, connections_allowed(limits.connections), metrics.shed, tls=True)
+        most = connections_allowed(limits.connections)
+        front = HandshakeGate(limits, most, metrics.shed, metrics.handshake_failed, tls=True)
         admission = Admission(limits, metrics.shed)
         shell = RelayShell(forwarders, metrics, admission, denials.denies, front, readiness.is_ready)
         devices = grpc_server(shell.handlers(), MAX_BATCH_BYTES, limits.handshake_s)

@@ -7,7 +7,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Final
 
-from fleetcount_transport.admission.admission import Shed
+from fleetcount_transport.admission.admission import Broken, Shed
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 _AGGREGATOR: Final = ["aggregator"]
@@ -30,6 +30,12 @@ class RelayMetrics:
         self._shed = Counter(
             "fleetcount_relay_shed", "What was not taken, by reason.", ["reason"], registry=self.registry
         )
+        self._handshakes = Counter(
+            "fleetcount_relay_handshakes_failed",
+            "TLS handshakes that broke off, by kind.",
+            ["kind"],
+            registry=self.registry,
+        )
         self._bytes = Gauge("fleetcount_relay_bytes", "Bytes of uploads not answered yet.", registry=self.registry)
 
     def answered(self, aggregator: str) -> None:
@@ -47,6 +53,10 @@ class RelayMetrics:
     def shed(self, reason: Shed) -> None:
         """Count one connection, call or upload that was not taken."""
         self._shed.labels(reason.value).inc()
+
+    def handshake_failed(self, how: Broken) -> None:
+        """Count one TLS handshake that broke off."""
+        self._handshakes.labels(how.value).inc()
 
     @contextmanager
     def in_memory(self, size: int) -> Generator[None]:

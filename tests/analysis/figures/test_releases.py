@@ -46,6 +46,31 @@ def test_a_map_has_three_panels_and_two_files(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.png", "one.svg"]
 
 
+def test_a_map_names_its_cells_by_column_and_row_as_tables_do() -> None:
+    figure = count_map(GRID, estimate=[1] * 6, low=[0] * 6, high=[2] * 6)
+
+    figure.canvas.draw()
+    axes = figure.axes[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["0", "1", "2"]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["0", "1"]
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("x, from the west (cells are x,y)", "y, from the south")
+    wide = count_map(GridGeometry(size=1, columns=60, rows=2), estimate=[1] * 120, low=[0] * 120, high=[2] * 120)
+    assert len(wide.axes[0].get_xticks()) <= 16
+
+
+def test_an_interval_without_width_far_below_zero_is_hatched_with_the_reason_and_has_no_number() -> None:
+    numbers = {"estimate": [-16, 0, 3, 4, 5, 6], "low": [0, 0, 3, 0, 0, 0], "high": [0, 0, 3, 9, 9, 9]}
+    width = count_map(GRID, **numbers).axes[1]
+
+    (marked,) = [one for one in width.collections if one.get_hatch()]
+    assert [path.vertices[:4].tolist() for path in marked.get_paths()] == [[[0, 0], [1, 0], [1, 1], [0, 1]]]
+    # An interval that is exact, without noise, is not hatched.
+    assert [text.get_text() for text in width.texts] == ["0", "0", "9", "9", "9"]
+    figure = count_map(GRID, **numbers)
+    assert "vehicles (hatched: 0, below noise)" in words(figure)
+    assert not any(one.get_hatch() for one in figure.axes[0].collections)
+
+
 def test_a_map_without_truth_has_two_panels() -> None:
     figure = count_map(GRID, estimate=[1] * 6, low=[0] * 6, high=[2] * 6, title="Where?")
 

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from fleetcount_evidence.replay.vectors import replay
 from fleetcount_protocol import release
 from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
@@ -48,6 +49,7 @@ from fleetcount_protocol.question.orders import (
 from fleetcount_protocol.question.question import decode_question
 from fleetcount_protocol.question.signing import decode_signed_question, question_to_json
 from fleetcount_protocol.release.commitments import set_digest
+from fleetcount_protocol.vdaf.prio3 import bits_chunk_length
 from fleetcount_protocol.window.succession import decode_signed_succession
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_protocol.window.window_json import window_to_json
@@ -416,3 +418,28 @@ def test_bad_message(case: dict[str, Any]) -> None:
 
 def test_every_message_has_a_vector() -> None:
     assert {case["name"] for case in load("messages")} == set(MESSAGES)
+
+
+def test_the_chunk_length_takes_the_smaller_of_two_equal_powers_at_every_length_where_that_matters() -> None:
+    """Computed from docs/wire.md, "Report", alone."""
+
+    def chunk(length: int, place: int) -> int:
+        powers = [1 << exponent for exponent in range(1, length.bit_length() + 1)]
+        costs = {power: -(-length // (power - 1)) + power for power in powers}
+        best = [power for power in powers if costs[power] == min(costs.values())]
+        return -(-length // (best[place] - 1))
+
+    cases = load("chunk_lengths")
+
+    assert len(cases) == 114
+    for case in cases:
+        length = case["length"]
+        assert (case["chunk_length"], case["larger_power"]) == (chunk(length, 0), chunk(length, -1))
+        assert bits_chunk_length(length) == case["chunk_length"] != case["larger_power"]
+    listed = {case["length"] for case in cases}
+    assert [one for one in range(1, 4097) if chunk(one, 0) != chunk(one, -1)] == sorted(listed)
+
+
+@pytest.mark.parametrize("name", ["Prio3SumVecWithMultiproof_bits_100", "Prio3SumVecWithMultiproof_bad_chunk_length"])
+def test_a_report_of_bits_is_taken_and_one_by_the_other_chunk_length_refused(name: str) -> None:
+    assert replay(FOLDER / f"{name}.json").line.startswith("ok ")

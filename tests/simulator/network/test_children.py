@@ -1,6 +1,7 @@
 """Children of a run: ready when they say so, named when they fail, and always ended."""
 
 import asyncio
+import shutil
 import sys
 from pathlib import Path
 
@@ -34,6 +35,21 @@ async def test_a_child_that_fails_to_start_is_named_with_its_last_words(tmp_path
             await child.ready(60)
         with pytest.raises(ProcessError, match="two cannot be started"):
             await children.start("two", ["/nonexistent/program"])
+
+
+async def test_a_child_without_a_word_is_said_to_have_none_and_a_full_disk_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with Children(tmp_path) as children:
+        for free, said in (
+            (1 << 30, f"it wrote nothing to {tmp_path}/one.log"),
+            (4096, f"the disk of {tmp_path} is full"),
+        ):
+            monkeypatch.setattr("shutil.disk_usage", lambda _, free=free: shutil._ntuple_diskusage(1 << 40, 0, free))
+            child = await children.start("one", python("raise SystemExit(120)"))
+
+            with pytest.raises(ProcessError, match=f"one ended with code 120 before it was ready: {said}"):
+                await child.ready(60)
 
 
 @pytest.mark.parametrize(

@@ -89,12 +89,12 @@ def test_the_slider_the_line_and_the_table_show_one_window(browser: Browser, sit
         assert (label, interval) == (cell["label"], "0, below noise" if below else low_high)
         assert (estimate, raw) == (cell["estimate"], str(cell["raw"]))
     assert page.get_attribute("#slider", "aria-valuetext")
-    [shown] = [cell for cell in cells if page.inner_text("#cell-name") == f"Cell {cell['label']}"]
+    [shown] = [cell for cell in cells if f"Cell {cell['label']} (" in page.inner_text("#cell-name")]
     below = "".join(page.inner_text(".u-legend").split())
     assert below.endswith(f"high{shown['high']}low{shown['low']}estimate{shown['estimate']}")
     assert page.locator("#line canvas").count() == 1
     page.locator("#table tbody tr button").nth(5).press("Enter")
-    expect(page.locator("#cell-name")).to_have_text(f"Cell {cells[5]['label']}")
+    expect(page.locator("#cell-name")).to_have_text(f"Cell {cells[5]['label']} (number 6)")
     expect(page.locator("#cell-text")).to_contain_text("95 % interval")
     visit.close()
 
@@ -124,7 +124,17 @@ def test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard(brow
     assert page.inner_text("#region-now").startswith(f"{COLUMNS * ROWS} cells in window 6")
     page.fill("#cells", "1-400")
     page.keyboard.press("Enter")
-    assert page.inner_text("#cells-state") == "'1-400' is no cell; allowed: 1 to 96, as in 1,5-9"
+    said = "'1-400' is no cell; allowed: 1 to 96, as in 1,5-9, and squares as (7,2)"
+    assert page.inner_text("#cells-state") == said
+    # A square goes by the name that the table and the map have for it.
+    page.fill("#cells", "(3,1), 1")
+    page.keyboard.press("Enter")
+    assert page.input_value("#cells") == f"1,{COLUMNS + 4}"
+    page.fill("#cells", "(77,1)")
+    page.keyboard.press("Enter")
+    assert page.inner_text("#cells-state") == "no cell is called (77,1)"
+    notes = "faint: the interval holds 0 hatched: 0, below noise cells are x,y: x from the west, y from the south"
+    assert " ".join(page.inner_text("#scale").split("devices")[1].split()) == notes
     visit.close()
 
 

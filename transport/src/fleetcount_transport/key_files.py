@@ -88,6 +88,13 @@ class TlsFiles:
             private_key=read_secret(key_file),
         )
 
+    def described(self) -> str:
+        """Return who issued the own certificate and its end: "issuer CN=devices, ends 2027-01-31T12:00:00Z"."""
+        from cryptography import x509
+
+        one = x509.load_pem_x509_certificate(self.certificate)
+        return f"issuer {one.issuer.rfc4514_string()}, ends {one.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
+
     def to_servers(self) -> "grpc.ChannelCredentials":
         """Return the credentials of a gRPC channel: the far end must be certified by the authorities."""
         import grpc

@@ -1,4 +1,4 @@
-"""The reason in words why another party was not reached: refused, host unknown, TLS, not authorised, timed out.
+"""Why another party was not reached, in words: refused, hung up, host unknown, TLS failed, not authorised, timed out.
 
 For logs and errors, from the libraries' texts. It must not quote a text of a gRPC peer, which may be anything.
 """
@@ -11,10 +11,15 @@ if TYPE_CHECKING:
 
 _MOST_CHARACTERS: Final = 200
 _TIMED_OUT: Final = "timed out"
+_HUNG_UP: Final = "hung up during the handshake: it may not accept this certificate"
 _WORDS: Final = (
+    # In TLS 1.3 a server refuses a client's certificate after the client's last word, so gRPC sees a closed socket.
+    (_HUNG_UP, re.compile(r"failed to connect.*(socket closed|handshake read failed|reset by peer|broken pipe)", re.I)),
     ("refused: nothing listens there", re.compile(r"connection refused", re.IGNORECASE)),
     ("host unknown", re.compile(r"name or service|domain name|resolving|name resolution|getaddrinfo|nodename", re.I)),
     ("not authorised", re.compile(r"not authori[sz]ed|bad user name|code:13[45]", re.IGNORECASE)),
+    ("TLS failed: its certificate is not accepted here", re.compile(r"certificate.verify.failed|hostname verif", re.I)),
+    ("TLS failed: it does not accept this certificate", re.compile(r"alert.*(ca|certificate)\b", re.I)),
     ("TLS failed", re.compile(r"ssl|tls|certificate|hostname verification", re.I)),
     ("no route there", re.compile(r"unreachable|no route", re.IGNORECASE)),
     (_TIMED_OUT, re.compile(r"did not answer within|timed? ?out", re.IGNORECASE)),
@@ -36,11 +41,17 @@ def broker_reason(error: BaseException) -> str:
     return text if not word or text.startswith(word) else f"{word} ({text})"
 
 
-def call_reason(error: "grpc.aio.AioRpcError") -> str:
-    """Return why a gRPC call failed: its code, with a word for the cause if known, as in "unavailable (TLS failed)"."""
+def call_reason(error: "grpc.aio.AioRpcError", certificate: str = "") -> str:
+    """Return why a gRPC call failed: its code, with a word for the cause if known, as in "unavailable (TLS failed)".
+
+    Of a far end that hung up during the handshake it says that it may not accept the caller's certificate, which
+    `certificate` describes (`TlsFiles.described`), "" for none.
+    """
     code = error.code().name.lower()
     # Only of an unavailable peer is the text the library's own; other texts may be the peer's.
     word = _CODES.get(code) or (_word_of(error.details() or "") if code == "unavailable" else "")
+    if word == _HUNG_UP and certificate:
+        word = f"{word} ({certificate})"
     return f"{code} ({word})" if word else code
 
 

@@ -6,7 +6,7 @@ secret.
 
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.messages import WindowState
-from fleetcount_transport.admission.admission import Shed
+from fleetcount_transport.admission.admission import Broken, Shed
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 
@@ -23,6 +23,9 @@ class Metrics:
             "What was not taken, by reason.",
             ["reason"],
             registry=self.registry,
+        )
+        self._handshakes = Counter(
+            "fleetcount_handshakes_failed", "TLS handshakes that broke off, by kind.", ["kind"], registry=self.registry
         )
         self._moves = Counter(
             "fleetcount_window_moves", "Moves of windows into a state.", ["state"], registry=self.registry
@@ -67,6 +70,10 @@ class Metrics:
     def shed(self, reason: Shed) -> None:
         """Count one connection, call or message that was not taken."""
         self._shed.labels(reason.value).inc()
+
+    def handshake_failed(self, how: Broken) -> None:
+        """Count one TLS handshake that broke off."""
+        self._handshakes.labels(how.value).inc()
 
     def window_moved(self, state: WindowState) -> None:
         """Count a window's move into a state."""

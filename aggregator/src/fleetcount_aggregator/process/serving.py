@@ -180,10 +180,11 @@ def device_listener(config: AggregatorConfig, core: Core) -> Listener:
     context, tls = core.context, load_tls(config)
     admission = context.host.admission
     most = connections_allowed(admission.limits.connections)
-    front = HandshakeGate(admission.limits, most, context.host.metrics.shed, tls=tls is not None)
+    metrics = context.host.metrics
+    front = HandshakeGate(admission.limits, most, metrics.shed, metrics.handshake_failed, tls=tls is not None)
     shell = DeviceShell(
         core.service,
-        context.host.metrics,
+        metrics,
         admission,
         context.host.denials.denies,
         front,
@@ -198,7 +199,8 @@ def peer_listener(config: AggregatorConfig, core: Core) -> Listener:
     context, tls = core.context, load_tls(config)
     metrics, denials = context.host.metrics, context.host.denials
     among_peers = Admission(limits_for_peers(config.admission, len(context.peers)), metrics.shed)
-    front = HandshakeGate(among_peers.limits, among_peers.limits.connections, metrics.shed, tls=tls is not None)
+    limits = among_peers.limits
+    front = HandshakeGate(limits, limits.connections, metrics.shed, metrics.handshake_failed, tls=tls is not None)
     known = [context.host.aggregator_id, *context.peers]
     identify = claimed_peer(known) if tls is None else certified_peer(tls.authorities, denials.denies)
     server = peer_server(PeerShell(core.helper, metrics, identify, among_peers, front))

@@ -30,6 +30,10 @@ _LETTER_EM: Final = 0.66
 _MOST_SHAPES: Final = 500
 """The most cells that are drawn as shapes; more are rasterized, because shapes would make the file large."""
 _MOST_NUMBERED: Final = 150
+_MOST_TICKS: Final = 16
+"""The most numbers along a side of a grid."""
+_AXIS_IN: Final = 0.45
+"""Height of the numbers and the name of an axis below a map, in inches."""
 _GAMMA: Final = 0.6
 """The exponent of the colour scale: with a linear scale the many nearly empty cells would all have one colour."""
 _EMPTY: Final = "#b9b9b9"
@@ -51,6 +55,8 @@ class Outlines:
     degrees: bool = False
     are_lines: bool = False
     streets: Sequence[Floats] = field(default=(), repr=False)
+    grid_size: tuple[int, int] | None = None
+    """Columns and rows where the cells are the squares of `grid`, whose axes then have the numbers of their names."""
 
     @classmethod
     def of(cls, texts: Sequence[str], unit: str) -> "Outlines":
@@ -75,7 +81,7 @@ class Outlines:
         """
         column, row = np.tile(np.arange(columns), rows), np.repeat(np.arange(rows), columns)
         corners = np.stack([np.stack([column + x, row + y], axis=1) for x, y in ((0, 0), (1, 0), (1, 1), (0, 1))], 1)
-        return cls(shapes=list(corners.astype(np.float64)), streets=streets)
+        return cls(shapes=list(corners.astype(np.float64)), streets=streets, grid_size=(columns, rows))
 
     @property
     def aspect(self) -> float:
@@ -96,7 +102,7 @@ class Outlines:
 class MapPanel:
     """A map: the colour scale is from 0 to `top`, nan is grey, and a value below 0 has the colour of 0.
 
-    `texts` has the text of each cell on a page.
+    `texts` has the text of each cell on a page. Cells that are `hatched` have no number: `unit` says why.
     """
 
     title: str
@@ -106,6 +112,7 @@ class MapPanel:
     colours: Literal["viridis", "cividis"] = "viridis"
     unit: str = "devices"
     texts: Sequence[str] = field(default=(), repr=False)
+    hatched: NDArray[np.bool_] | None = field(default=None, repr=False)
 
     @property
     def alt(self) -> str:
@@ -120,17 +127,40 @@ class MapPanel:
         low, high = self.outlines.extent
         wide, tall = np.maximum(high - low, 1e-12)
         height = _WIDTH_IN * 0.94 * float(tall / wide) * self.outlines.aspect
-        return _WIDTH_IN, min(_MOST_HEIGHT_IN, max(_LEAST_HEIGHT_IN, height)) + 0.8
+        named = 0.0 if self.outlines.grid_size is None else _AXIS_IN
+        return _WIDTH_IN, min(_MOST_HEIGHT_IN, max(_LEAST_HEIGHT_IN, height)) + 0.8 + named
 
 
 def draw_map_panel(axes: Axes, panel: MapPanel) -> None:
-    """Draw a map without axes, its scale below it."""
+    """Draw a map, its scale below it; only that of a grid has axes, with the numbers by which its cells are named."""
     axes.set_title(drawable(panel.title, 40))
-    axes.set_axis_off()
+    if panel.outlines.grid_size is None:
+        axes.set_axis_off()
     drawn = draw_cells(axes, panel.outlines, panel.values, top=panel.top, colours=panel.colours)
-    draw_colour_scale(axes, drawn, panel.unit, location="bottom", shrink=0.96, aspect=36, pad=0.02)
+    pad = 0.02
+    if panel.outlines.grid_size is not None:
+        _draw_grid_axes(axes, *panel.outlines.grid_size)
+        pad = 0.04
+    draw_colour_scale(axes, drawn, panel.unit, location="bottom", shrink=0.96, aspect=36, pad=pad)
+    hatched = np.zeros(len(panel.values), dtype=np.bool_) if panel.hatched is None else panel.hatched
+    if hatched.any():
+        shapes = [shape for shape, marked in zip(panel.outlines.shapes, hatched.tolist(), strict=True) if marked]
+        marks = PolyCollection(shapes, facecolors="white", edgecolors="black", linewidths=0.2, hatch="////", zorder=3)
+        axes.add_collection(marks)
     if len(panel.values) <= _MOST_NUMBERED and not panel.outlines.are_lines:
-        write_numbers(axes, panel.outlines, panel.values, drawn)
+        write_numbers(axes, panel.outlines, np.where(hatched, np.nan, panel.values), drawn)
+
+
+def _draw_grid_axes(axes: Axes, columns: int, rows: int) -> None:
+    """Draw the numbers of columns and rows, of which at most `_MOST_TICKS` each: a cell is named "column,row"."""
+    for axis, count in ((axes.xaxis, columns), (axes.yaxis, rows)):
+        places = np.arange(0, count, -(-count // _MOST_TICKS))
+        axis.set_ticks(places + 0.5, labels=[str(place) for place in places])
+        axis.set_tick_params(length=0, pad=1)
+    axes.set_xlabel("x, from the west (cells are x,y)", labelpad=1)
+    axes.set_ylabel("y, from the south", labelpad=1)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
 
 
 def draw_cells(axes: Axes, outlines: Outlines, values: Floats, *, top: float, colours: str) -> Any:

@@ -3,7 +3,7 @@
 It must not take a key from the release that it is to judge.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -12,10 +12,8 @@ from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.signing import TrustedAggregator
-from fleetcount_transport.toml_table import read_toml
 
-from fleetcount.keys.descriptors import read_descriptor
-from fleetcount.read.readers import read_reader, read_trusted
+from fleetcount.read.readers import trusted_in
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,20 +60,7 @@ def read_keys(*files: str | PathLike[str]) -> Keys:
         raise UsageError("read_keys() got no file, allowed: one or more, for example trusted.toml")
     found: dict[AggregatorId, TrustedAggregator] = {}
     for path in map(Path, files):
-        for one in _keys_of(path):
+        for one in trusted_in(path):
             if found.setdefault(one.aggregator_id, one) != one:
                 raise UsageError(f"{path} names another key for aggregator {one.aggregator_id!r} than the file before")
     return Keys(trusted=found, source=", ".join(str(path) for path in files))
-
-
-def _keys_of(path: Path) -> Iterator[TrustedAggregator]:
-    content = read_toml(path)
-    if content.has("signing_public_key"):
-        one = read_descriptor(path)
-        yield TrustedAggregator(
-            aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-        )
-    elif content.has("aggregators") and not content.has("device"):
-        yield from read_trusted(path)
-    else:
-        yield from read_reader(path).trusted.values()

@@ -84,6 +84,21 @@ _PACKAGES: Final = {
 _REQUIRED: Final = re.compile(
     r"""(?P<package>[A-Za-z0-9._-]+)[^;]*(?:$|;(?:.* and )? ?extra == ['"](?P<extra>[a-z0-9]+)['"]$)"""
 )
+_OWN: Final = re.compile(r"fleetcount(?:-client)?\[(?P<extras>[a-z0-9, ]+)\]")
+_WHOLE_EXTRAS: Final = {
+    "demo": "all",
+    "simulate": "simulator",
+    "reproduce": "all",
+    "audit": "all",
+    "aggregator": "aggregator",
+    "relay": "aggregator",
+    "plan": "analysis",
+    "remap": "analysis",
+    "microdata": "analysis",
+    "publish": "site",
+    "serve": "site",
+}
+"""The extra with everything that a command needs: named at once, not one package after the other."""
 _DEVELOPERS: Final = frozenset({"check", "docs", "nightly", "test"})
 """Extras for developers: no user is told to install them."""
 _UNREACHABLE: Final = frozenset({errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ETIMEDOUT})
@@ -115,7 +130,7 @@ def describe(error: BaseException, command: str = "fleetcount") -> tuple[ExitCod
         text = error.format_message()
     elif isinstance(error, OSError) and error.strerror:
         text = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    elif isinstance(error, ModuleNotFoundError) and (needed := missing_package(error)):
+    elif isinstance(error, ModuleNotFoundError) and (needed := missing_package(error, command)):
         code, text = ExitCode.USAGE, needed
     elif code is None:
         text = f"unexpected {type(error).__name__}: {error} (a bug; FLEETCOUNT_DEBUG=1 shows where)"
@@ -137,8 +152,11 @@ def interruption_of(error: BaseException) -> BaseException | None:
     return cause
 
 
-def missing_package(error: ModuleNotFoundError) -> str:
-    """Return the text that names the package to install for a missing library, "" for a module of our own."""
+def missing_package(error: ModuleNotFoundError, command: str = "") -> str:
+    """Return the text that says what to install for a missing library, "" for a module of our own.
+
+    Where `command`, as in "fleetcount demo", needs an extra as a whole that brings the library, it names that one.
+    """
     module = (error.name or "").partition(".")[0]
     if not module or module.startswith("fleetcount"):
         return ""
@@ -146,14 +164,24 @@ def missing_package(error: ModuleNotFoundError) -> str:
     project, required = _requirements()
     found = [match for one in required if (match := _REQUIRED.match(one)) and match["package"] == package]
     extras = [match["extra"] for match in found]
+    whole = _WHOLE_EXTRAS.get(command.removeprefix("fleetcount ").partition(" ")[0], "")
     if None in extras:
         what = f"install {project} anew, without it nothing of it runs"
+    elif whole and package in _brought_by(whole, required):
+        what = f"pip install '{project}[{whole}]'"
     elif wanted := set(extras) - _DEVELOPERS:
         sizes = Counter(match["extra"] for one in required if (match := _REQUIRED.match(one)))
-        what = f"install {project}[{min(wanted, key=lambda name: (sizes[name], name))}]"
+        what = f"pip install '{project}[{min(wanted, key=lambda name: (sizes[name], name))}]'"
     else:
-        what = f"install {package}"
-    return f"this needs the Python package {package!r}: {what} (in a clone: make setup)"
+        what = f"pip install {package}"
+    return f"{command or 'this'} needs the Python package {package!r}: {what} (in a clone: make setup)"
+
+
+def _brought_by(extra: str, required: Sequence[str]) -> frozenset[str]:
+    """Return the packages of an extra and of those that it names itself, as in fleetcount[grpc,mqtt]."""
+    rows = [match for one in required if (match := _REQUIRED.match(one)) and match["extra"] == extra]
+    inner = [name for row in rows if (own := _OWN.match(row.string)) for name in own["extras"].split(",")]
+    return frozenset(row["package"] for row in rows).union(*(_brought_by(name.strip(), required) for name in inner))
 
 
 def _requirements() -> tuple[str, list[str]]:
@@ -330,8 +358,8 @@ class LazyCommand:
         except ModuleNotFoundError:  # Its folder is not there either.
             return False
 
-    def load(self) -> click.Command:
-        """Import the module and return the command.
+    def load(self, path: str = "") -> click.Command:
+        """Import the module and return the command, which is called `path`, as in "fleetcount demo".
 
         Raises:
             click.UsageError: the module needs an extra that is not installed.
@@ -339,7 +367,7 @@ class LazyCommand:
         try:
             command: click.Command = getattr(importlib.import_module(self.module), self.attribute)
         except ModuleNotFoundError as error:
-            if needed := missing_package(error):
+            if needed := missing_package(error, path):
                 raise click.UsageError(needed) from error
             raise
         return command
@@ -391,7 +419,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Return a sub-command, importing it now."""
         entry = self._lazy.get(cmd_name)
-        return entry.load() if entry is not None and entry.exists else None
+        return entry.load(f"{ctx.command_path} {cmd_name}") if entry is not None and entry.exists else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -16,6 +16,8 @@ _FEWEST: Final = 100
 """A remaining time is shown once 1 in so many is done: the first of thousands waits for processes to start."""
 WORTH_SAYING_S: Final = 10.0
 """A wait of more seconds than this is announced before it begins."""
+_WIDE: Final = 80
+"""Columns of a terminal from which on there is room for bars."""
 _DUE_S: Final = (0, 1, 3, 10, 30, 120, 600, 3_600)
 """When a line is due at the earliest, seconds after the begin; what is expected and the end have a line each."""
 
@@ -108,9 +110,15 @@ class BarProgress:
         from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
         from rich.progress import Progress as Bars
 
-        name = TextColumn("{task.description:<34}")
-        columns = (name, BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-        self._bars = Bars(*columns, console=Console(stderr=True))
+        console, count, elapsed = Console(stderr=True), MofNCompleteColumn(), TimeElapsedColumn()
+        name = TextColumn("{task.description:<34}" if console.width >= _WIDE else "{task.description}")
+        # A narrow terminal has the numbers: beside a bar they would be cut to dots.
+        columns = (
+            (name, BarColumn(), count, elapsed, TimeRemainingColumn())
+            if console.width >= _WIDE
+            else (count, elapsed, name)
+        )
+        self._bars = Bars(*columns, console=console)
         self._phases: dict[str, TaskID] = {}
 
     def step(self, phase: str, done: int, total: int) -> None:

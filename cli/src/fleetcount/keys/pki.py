@@ -51,6 +51,7 @@ def init(output: Path, deployment: str, years: int, valid_days: int) -> None:
     DIR/devices.crt       for device_ca_file of aggregators and relays
     DIR/aggregators.crt   for aggregator_ca_file, and ca_file of devices
     DIR/clients.crt       both: for a broker's cafile
+    DIR/clients.crl       what they have revoked: for a broker's crlfile
     DIR/deny-list         for deny_list_file or deny_list_url
     """
     check_names(deployment, "127.0.0.1", "")

@@ -267,7 +267,19 @@ class PkiDirectory:
             expires=issued_at + int(validity.total_seconds()),
         )
         write_file(self._root / "deny-list", signed.encode())
+        self._write_revocations(frozenset(signed.deny_list.keys))
         return signed.deny_list
+
+    def _write_revocations(self, denied: frozenset[Digest]) -> None:
+        """Write what a broker reads: of each authority the certificates whose keys are denied."""
+        revoked = [one.certificate for one in self.issued() if one.key in denied]
+        lists = [
+            authority.revocations(
+                [one.serial_number for one in revoked if one.issuer == authority.certificate.subject], self._now
+            )
+            for authority in map(self.authority, _AUTHORITIES)
+        ]
+        write_file(self._root / "clients.crl", b"".join(lists))
 
 
 def _check_new(output: Path) -> None:

@@ -69,7 +69,7 @@ class WindowReader:
                 data = await channel.unary_unary(_GET_RELEASE)(query, timeout=TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
                 reached = reached or error.code() is grpc.StatusCode.NOT_FOUND
-                why = f"{aggregator.grpc_endpoint}: {call_reason(error)}"
+                why = f"{aggregator.grpc_endpoint}: {call_reason(error, self._reader.certificate())}"
                 continue
             answer = RELEASE_ANSWER.decode(data)
             if answer.record:
@@ -99,7 +99,7 @@ class WindowReader:
                 )
                 data = await channel.unary_unary(_LIST_QUESTION)(asked, timeout=TIMEOUT_S)
             except grpc.aio.AioRpcError as error:
-                why = f"{aggregator.grpc_endpoint}: {call_reason(error)}"
+                why = f"{aggregator.grpc_endpoint}: {call_reason(error, self._reader.certificate())}"
                 continue
             reached = True
             for offer in QUESTION_LIST.decode(data).offers:

@@ -43,7 +43,9 @@ _STEP: Final = NumberRange(low=Fraction(0), high=Fraction(10**9), low_included=F
 @click.option("--output", metavar="FILE", type=_FILE, help="The file to write.")
 @click.option("--format", "kind", type=OneOf(["parquet", "csv", "geojson"]), help="Default: by FILE's ending.")
 @click.option("--windows", metavar="WINDOWS", help="Windows to ask about (3 or 0-23 or 1,5-9).")
-@click.option("--sum", "cells", metavar="CELLS|AREA.geojson", help="Add these cells (1,5-9) or all inside an area.")
+@click.option(
+    "--sum", "cells", metavar="CELLS|AREA.geojson", help="Add these cells (1,5-9 or '(7,2)') or all inside an area."
+)
 @click.option("--difference", metavar="A,B", help="How much more was counted in window B than in A.")
 @click.option("--simultaneous", is_flag=True, help="Every count, with intervals that hold all at once.")
 @click.option("--largest", type=Count(1, 4095), metavar="N", help="The N largest counts, with such intervals.")
@@ -61,6 +63,7 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
 
     \b
     --sum 1,5-9                    a question fixed before looking: all released windows, or --windows
+    --sum '(7,2),(8,2)'            the same for squares by their names
     --sum district.geojson         the same for every cell whose middle lies in an area
     --difference 8,17              window 17 less window 8, of all cells or of those of --sum
     --largest 5                    found by looking: the intervals allow for everything looked at

@@ -3,7 +3,7 @@
 Reads files; it opens no connection (`asking` and `states` do).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -16,6 +16,8 @@ from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.trust_files import succeeded
+
+from fleetcount.keys.descriptors import read_descriptor
 
 if TYPE_CHECKING:  # An analyst reads records without gRPC.
     import grpc
@@ -34,6 +36,14 @@ class Reader:
     """Authority of the aggregators, own certificate, own key."""
     authorities: Mapping[AggregatorId, Path] = field(default_factory=dict, repr=False)
     """The authority's file of each aggregator that has one of its own."""
+
+    def certificate(self) -> str:
+        """Describe the own certificate as messages do, "" without TLS.
+
+        Raises:
+            UsageError: as `credentials`.
+        """
+        return "" if self.tls_files is None else TlsFiles.read(*self.tls_files).described()
 
     def credentials(self, aggregator: AggregatorId) -> "grpc.ChannelCredentials | None":
         """Return the credentials of a channel to an aggregator.
@@ -123,3 +133,21 @@ def _aggregator(path: Path) -> Reader:
         tls_files=None if operator.config.grpc.insecure else files,
         authorities=operator.config.aggregator_authorities,
     )
+
+
+def trusted_in(path: Path) -> Iterator[TrustedAggregator]:
+    """Give the aggregators that a file trusts: a configuration, a descriptor, or nothing but `[[aggregators]]`.
+
+    Raises:
+        UsageError: a file of another kind, or one that cannot be used.
+    """
+    content = read_toml(path)
+    if content.has("signing_public_key"):
+        one = read_descriptor(path)
+        yield TrustedAggregator(
+            aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
+        )
+    elif content.has("aggregators") and not content.has("device"):
+        yield from read_trusted(path)
+    else:
+        yield from read_reader(path).trusted.values()

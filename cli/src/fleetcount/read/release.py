@@ -42,7 +42,7 @@ from fleetcount.command.base import (
 from fleetcount.command.options import Count, check_output_directory, read_text, spans_text, staged_directory
 from fleetcount.question.files import read_question
 from fleetcount.read.asking import WindowReader
-from fleetcount.read.readers import Reader, read_reader
+from fleetcount.read.readers import Reader, read_reader, trusted_in
 from fleetcount.read.records import (
     QUESTION_FILE,
     Chain,
@@ -64,7 +64,10 @@ _VERIFY_FILE = click.Path(path_type=Path)
 @click.command(cls=StrictCommand)
 @click.argument("release", type=_VERIFY_FILE, metavar="RELEASE.json")
 @click.option(
-    "--config", type=_VERIFY_FILE, metavar="FILE", help="Of an analyst, device or aggregator: whom you trust."
+    "--config",
+    type=_VERIFY_FILE,
+    metavar="FILE",
+    help="Of an analyst, device or aggregator, or a TOML file of [[aggregators]]: whom you trust.",
 )
 @click.option(
     "--succession", "files", multiple=True, type=_VERIFY_FILE, metavar="FILE", help="A key's successor; in order."
@@ -88,7 +91,7 @@ def verify(release: Path, config: Path | None, files: tuple[Path, ...], as_json:
             for one in record.window.aggregators
         }
     else:
-        trusted = dict(read_reader(config).trusted)
+        trusted = {one.aggregator_id: one for one in trusted_in(config)}
     for path in files:
         name = read_succession(path).succession.aggregator_id
         if name not in trusted:

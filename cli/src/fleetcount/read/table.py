@@ -4,6 +4,7 @@ Reads files; it must not print, and computes nothing itself: `fleetcount_analysi
 """
 
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,8 @@ from fleetcount.command.options import parse_spans, read_text
 from fleetcount.read.records import Chain, kept_records, question_of_records
 
 _AREAS: Final = (".geojson", ".json")
+_SQUARE: Final = re.compile(r"\(\s*(?P<x>[0-9]{1,9})\s*,\s*(?P<y>[0-9]{1,9})\s*\)")
+"""A square of a grid by the name that tables, maps and files have for it, "7,2", in parentheses."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,14 +78,23 @@ class KeptTable:
         return KeptTable(question=self.question, table=part, participants=devices, opened=opened, zoom=self.zoom)
 
     def cells(self, text: str) -> frozenset[int]:
-        """Return the cells that a user names: numbers ("1,5-9"), or the path of a GeoJSON area.
+        """Return the cells that a user names: numbers ("1,5-9"), squares ("(7,2)"), or the path of a GeoJSON area.
 
         Raises:
-            UsageError: neither, cells that have no place, or an area that cannot be used or holds no cell.
+            UsageError: none of them, cells that have no place, or an area that cannot be used or holds no cell.
         """
         if not text.endswith(_AREAS):
-            return parse_spans("cell", text, 1, self.table.design.values)
+            return parse_spans("cell", _SQUARE.sub(self._number, text), 1, self.table.design.values)
         return cells_in_file(places_of(self.question, self.zoom), Path(text))
+
+    def _number(self, square: re.Match[str]) -> str:
+        name = f"{int(square['x'])},{int(square['y'])}"
+        if name not in self.table.labels:
+            raise UsageError(
+                f"no cell is called {square[0]!r}; there are {self.table.labels[0]!r} to the last,"
+                f" {self.table.labels[-1]!r}"
+            )
+        return str(self.table.labels.index(name) + 1)
 
 
 def cells_in_file(places: Places, path: Path) -> frozenset[int]:

@@ -19,9 +19,11 @@ from typing import Any, Final
 
 import click
 from fleetcount_protocol.errors import MachineError, UsageError
+from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_simulator.network.parties import running
 from fleetcount_simulator.network.plan import faultless_plan
-from fleetcount_simulator.network.run import Ask, QuestionAsked, ask_question
+from fleetcount_simulator.network.run import Ask, QuestionAsked, WindowAsked, ask_question
+from fleetcount_simulator.populations.sumo_fleet import find_sumo
 from fleetcount_site.watch.events import EventWriter
 
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, one_line, show
@@ -29,8 +31,8 @@ from fleetcount.command.options import EPSILON, SAMPLING_RATE, SEED, Count, chec
 from fleetcount.command.progress import WORTH_SAYING_S, Progress, duration_text, progress_for
 from fleetcount.read.report import release_json
 from fleetcount.show.demo_question import DemoOptions, DemoQuestion, check_together, question_of
-from fleetcount.show.demo_results import tell_window, tell_windows
-from fleetcount.show.demo_walk import tell_walk
+from fleetcount.show.demo_results import tell_window, tell_windows, why_none
+from fleetcount.show.demo_walk import tell_walk, walk_end
 from fleetcount.show.demo_watch import tell_question, tell_result, watched
 
 OPERATORS: Final = ("City of Bologna", "University of Bologna", "Automobile Club", "Consumer Union", "Road Authority")
@@ -97,7 +99,8 @@ def demo(**options: Any) -> None:
     by two-round Sampling Privacy, in secret shares, over real connections, with its own certificate. Prints every
     cell's estimate, 95 % interval and truth (known only because it is a demo), and what each adversary could learn.
 
-    Writes release.json (signed), comparison.csv, map.svg and map.png. Exit code 0; 130 when interrupted.
+    Writes release.json (signed), trusted.toml (the keys that verify it), comparison.csv, map.svg and map.png. Exit code
+    0; 3 or 5 if a window was not released, with the reason; 130 when interrupted.
 
     Vehicles of a process share one connection, as behind a gateway: keys, certificates, sessions and receipts are each
     vehicle's own. With --connections own each connects for itself, which takes about twice as long.
@@ -120,6 +123,7 @@ def demo(**options: Any) -> None:
     check_output_directory(wanted.output, fresh=wanted.windows > 1 or wanted.drill_down)
     with watched(wanted) if wanted.watch else contextlib.nullcontext() as teller:
         if wanted.sumo:
+            find_sumo()  # Says what to install where SUMO is not there, before it is announced.
             click.echo(_SUMO_FIRST, err=True)
             if teller is not None:
                 teller.now("starting", f"{_SUMO_FIRST}.")
@@ -206,7 +210,7 @@ def finish(question: DemoQuestion, options: DemoOptions, result: QuestionAsked) 
     """Write every file and say what was found, in the words of the question's kind.
 
     Raises:
-        RefusedByPolicyError, MachineError: no window was released.
+        RefusedByPolicyError, MachineError: a window was not released; what was released has been written and told.
         CheckFailedError: the records do not hang together.
     """
     _check_released(result)
@@ -219,16 +223,31 @@ def finish(question: DemoQuestion, options: DemoOptions, result: QuestionAsked) 
         return
     first, wrote = result.windows[0], f"wrote {', '.join(told.written)} in {options.output}"
     show(None, [*told.lines, *_how_lines(options, first.broker, first.reasons), wrote, *told.then], as_json=False)
+    check_whole(result)
 
 
 def _check_released(result: QuestionAsked) -> None:
     """Refuse a question of which no window was released; says why."""
-    if result.records:
+    if not result.records:
+        raise _not_released(result.windows[0], f"question {result.signed.question.name!r} was not released")
+
+
+def check_whole(result: QuestionAsked) -> None:
+    """Refuse a question of which a window, or a step that could be asked, was not released; says which and why."""
+    asked, released = len(result.windows), len(result.records)
+    for index, one in enumerate(result.windows):
+        if one.record is None:
+            raise _not_released(one, f"{released} of {asked} windows were released, not window {index}")
+    last, question = result.windows[-1].record, result.signed.question
+    if last is None or question.drill_down is None or asked == question.schedule.windows:
         return
-    reason = next((one.answer.abort_reason for one in result.windows if one.answer is not None), None)
-    if reason is None:
-        raise MachineError("no aggregator released the counts in time after the last window")
-    raise RefusedByPolicyError(f"question {result.signed.question.name!r} was aborted: {reason}")
+    if next_step(question, last) is WalkEnd.RECORD_LATE:
+        raise MachineError(f"the walk ended after step {asked} of {question.schedule.windows}: {walk_end(result)}")
+
+
+def _not_released(one: WindowAsked, what: str) -> RefusedByPolicyError | MachineError:
+    """Return the error of a window without a record: nobody had one in time, or the aggregators ended it."""
+    return (MachineError if one.answer is None else RefusedByPolicyError)(f"{what}: {why_none(one)}")
 
 
 def _how_lines(options: DemoOptions, broker: str, reasons: Mapping[str, int]) -> list[str]:

@@ -3,16 +3,19 @@
 Writes into a directory it is given; the caller makes it appear whole or not at all.
 """
 
+import base64
 import csv
 import importlib.util
 import io
+import json
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
-from fleetcount_analysis.answers import append_parquet, write_csv
+from fleetcount_analysis.answers import Region, append_parquet, total, write_csv
+from fleetcount_analysis.interval_words import interval_text
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.question.signing import encode_signed_question
@@ -30,6 +33,8 @@ WIDTH: Final = 100
 """Columns of what is said of a question."""
 _FRAME_MS: Final = 1_200
 _MOVING: Final = "time-lapse.gif"
+KEYS_FILE: Final = "trusted.toml"
+_TOO_FEW: Final = "too_few_reports"
 _DRAWING: Final = {"matplotlib": "matplotlib", "PIL": "Pillow"}
 """What pictures need beyond the demo itself, by the name under which it is loaded."""
 
@@ -48,15 +53,19 @@ def tell_window(stage: Path, question: DemoQuestion, options: DemoOptions, resul
     (stage / "release.json").write_text(record_to_json(record, one.signatures), encoding="utf-8")
     (stage / "comparison.csv").write_text(comparison_csv(record, truths), encoding="utf-8")
     picture = partial(draw, stage / "map", _title(question.scenario.question, record), record, truths)
+    written = ["release.json", write_keys(stage, record), "comparison.csv"]
     lines = [
         *table_lines(record, truths),
+        *sum_lines(result, record, truths, question.scenario.vehicles),
         "",
         *statement_lines(record, explain=options.explain),
         "",
         _covered_line(record, truths),
         f"{int(one.account.counted.sum())} of {question.scenario.vehicles} vehicles hold every aggregator's receipt",
     ]
-    return Told(["release.json", "comparison.csv", *drawn(["map.svg", "map.png"], picture)], lines)
+    release, keys = options.output / "release.json", options.output / KEYS_FILE
+    then = [f"check its signatures: fleetcount verify {release} --config {keys}"]
+    return Told([*written, *drawn(["map.svg", "map.png"], picture)], lines, then)
 
 
 def tell_windows(stage: Path, question: DemoQuestion, options: DemoOptions, result: QuestionAsked) -> Told:
@@ -82,8 +91,9 @@ def tell_windows(stage: Path, question: DemoQuestion, options: DemoOptions, resu
         pictures += drawn([_MOVING], lambda: _time_lapse(sorted(stage.glob("window-*.png")), stage / _MOVING))
     last = max(records)
     lines = [
-        *(_window_line(index, one, truths[index], scenario.vehicles) for index, one in enumerate(result.windows)),
+        *(window_line(index, one, truths[index], scenario.vehicles) for index, one in enumerate(result.windows)),
         *table_lines(records[last], truths[last]),
+        *sum_lines(result, records[last], truths[last], scenario.vehicles),
         "",
         *describe_question(result.signed, WIDTH, explain=options.explain),
     ]
@@ -91,9 +101,52 @@ def tell_windows(stage: Path, question: DemoQuestion, options: DemoOptions, resu
     return Told(written, lines, [f"ask them: fleetcount question export --records {options.output} --largest 3"])
 
 
-def _window_line(index: int, one: WindowAsked, truths: Sequence[int], vehicles: int) -> str:
-    found = "not released" if one.record is None else _covered_line(one.record, truths)
+def window_line(index: int, one: WindowAsked, truths: Sequence[int], vehicles: int) -> str:
+    """Say how a window of many came out: how many truths its intervals hold, or why it has no record."""
+    found = f"not released: {why_none(one)}" if one.record is None else _covered_line(one.record, truths)
     return f"window {index}: {found}; {int(one.account.counted.sum())} of {vehicles} vehicles hold every receipt"
+
+
+def why_none(one: WindowAsked) -> str:
+    """Return why a window has no record, in words: the reason of the aggregators, or that none came in time."""
+    counted, least = int(one.account.counted.sum()), one.window.min_batch_size
+    if one.answer is None:
+        return "no aggregator had the record in time; this machine is too busy for so many vehicles"
+    if one.answer.abort_reason == _TOO_FEW:
+        return (
+            f"{_TOO_FEW}: {counted} vehicles hold every receipt, and {least} reports are the least; the others came too"
+            " late: ask fewer --vehicles, or on a machine with less to do"
+        )
+    return f"the aggregators ended it: {one.answer.abort_reason}"
+
+
+def sum_lines(result: QuestionAsked, record: ReleaseRecord, truths: Sequence[int], vehicles: int) -> list[str]:
+    """Return the sum of all cells with its interval and the truth, and what the vehicles in no cell answered."""
+    kept = table_of(result.signed.question, [record], {})
+    if kept is None:
+        return []
+    index = record.window.question.index
+    found = total(kept.table, Region.of(range(1, kept.table.design.values + 1), [index]))
+    counted, level = sum(truths), f"{float(found.level * 100):g} %"
+    ends = f"{level} interval {interval_text(found.estimate, found.low, found.high)}"
+    lines = [f"all cells together: {found.estimate:,.0f}, {ends}; truth {counted:,}"]
+    if counted < vehicles:
+        lines.append(f"the other {vehicles - counted:,} of {vehicles:,} vehicles are in no cell: they answer 'none'")
+    return lines
+
+
+def write_keys(stage: Path, record: ReleaseRecord) -> str:
+    """Write the public keys of the demo's aggregators, with which its records can be verified; return the file's name.
+
+    The private ones were this run's alone, and go with it.
+    """
+    parties = [
+        f"[[aggregators]]\nid = {json.dumps(one.aggregator_id)}\noperator = {json.dumps(one.operator)}\n"
+        f'signing_public_key = "{base64.b64encode(one.signing_public_key).decode()}"\n'
+        for one in record.window.aggregators
+    ]
+    (stage / KEYS_FILE).write_text("\n".join(parties), encoding="utf-8")
+    return KEYS_FILE
 
 
 def _covered_line(record: ReleaseRecord, truths: Sequence[int]) -> str:
@@ -177,6 +230,7 @@ def keep_records(stage: Path, result: QuestionAsked) -> Chain:
         CheckFailedError: the records do not hang together.
     """
     (stage / QUESTION_FILE).write_bytes(encode_signed_question(result.signed))
+    write_keys(stage, next(iter(result.records.values())))
     chain = Chain(result.signed.question)
     for index, record in result.records.items():
         chain.follow(record)

@@ -18,6 +18,7 @@ from fleetcount_analysis.places import to_degrees
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 from fleetcount_simulator.demo_scenarios import BOLOGNA_FRAME, BOLOGNA_TREE
 from fleetcount_simulator.engines.walks import DrawnWalks, draw_walks
@@ -26,7 +27,7 @@ from fleetcount_simulator.network.run import QuestionAsked
 from fleetcount.question.files import describe_question
 from fleetcount.read.places import Walked, bound_lines, places_csv, walks_of
 from fleetcount.show.demo_question import DemoOptions, DemoQuestion
-from fleetcount.show.demo_results import WIDTH, Told, drawn, keep_records
+from fleetcount.show.demo_results import WIDTH, Told, drawn, keep_records, why_none
 
 if TYPE_CHECKING:  # Pictures are drawn after the work, where Matplotlib is installed (`demo_results.drawn`).
     from fleetcount_analysis.figures import StepMap
@@ -54,7 +55,7 @@ def tell_walk(stage: Path, question: DemoQuestion, options: DemoOptions, result:
     written += drawn(["chances.svg", "chances.png"], lambda: _draw_chances(stage / "chances", walk, drawn_walks))
     usual = drawn_walks[1]
     lines = [
-        *_step_lines(result, scenario.vehicles),
+        *step_lines(result, scenario.vehicles),
         "",
         f"{len(walked.found)} places of {_length(PLACE_BITS)} found at {walk.threshold} vehicles or more",
         "",
@@ -71,16 +72,30 @@ def tell_walk(stage: Path, question: DemoQuestion, options: DemoOptions, result:
     return Told(written, lines, [again])
 
 
-def _step_lines(result: QuestionAsked, vehicles: int) -> Iterator[str]:
+def step_lines(result: QuestionAsked, vehicles: int) -> Iterator[str]:
     """Say what came of every step."""
     levels = result.signed.question.schedule.windows
     for step, one in enumerate(result.windows):
         cells = _cells(one.window.domain)
         here = f"step {step + 1} of {levels}: {cells.values:,} squares of {_length(cells.bits)}"
         held = f"{int(one.account.counted.sum())} of {vehicles} vehicles hold every receipt"
-        yield f"{here}; {held if one.record is not None else 'no record in time'}"
-    if len(result.windows) < levels:
-        yield "the walk ended there: no square reached the threshold, or the record came too late for the next step"
+        yield f"{here}; {held if one.record is not None else f'not released: {why_none(one)}'}"
+    if ended := walk_end(result):
+        yield f"the walk ended there: {ended}"
+
+
+def walk_end(result: QuestionAsked) -> str:
+    """Return why a walk ended before its last step, in words; "" if it did not, or its last step has no record."""
+    question, last = result.signed.question, result.windows[-1]
+    if last.record is None or question.drill_down is None or len(result.windows) == question.schedule.windows:
+        return ""
+    if next_step(question, last.record) is WalkEnd.RECORD_LATE:
+        late_s = last.record.released_at - question.schedule.opens(len(result.windows))
+        return (
+            f"its record came {late_s:.0f} s after the next step opened; this machine is too busy for so many vehicles"
+        )
+    most, threshold = max(cell.estimate for cell in last.record.cells), question.drill_down.threshold
+    return f"no square reached the threshold of {threshold}: the largest estimate is {float(most):.1f}"
 
 
 def _cells(domain: object) -> Prefixes:

@@ -13,7 +13,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 import click
-from fleetcount_protocol.errors import MachineError, UsageError
+from fleetcount_protocol.errors import MachineError, QuestionError, SignatureError, UsageError
 from fleetcount_site.publish.site import MARK, write_entry, write_site
 
 from fleetcount.analyst.keys import read_keys
@@ -74,7 +74,10 @@ def _write(directory: Path, output: Path, keys: Path | None, title: str, address
     with _stage(output) as stage:
         entries = []
         for source in sources:
-            entry = source.entry(stage / source.slug)
+            try:
+                entry = source.entry(stage / source.slug)
+            except (SignatureError, QuestionError) as error:  # Of a folder of many it matters which.
+                raise type(error)(f"{source.path}: {error}") from error
             write_entry(stage / source.slug, entry, f"{address}{source.slug}/" if address else "")
             entries.append(entry)
         write_site(stage, title, entries)

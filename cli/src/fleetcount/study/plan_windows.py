@@ -113,8 +113,8 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
     return [
         f"{windows:,} window{'s' if windows > 1 else ''}, {promise} for all answers of a device together, against",
         "everyone but all operators together. sd: error of one cell of one window, true count 0, 100 or 1,000;",
-        f"seen from: the smallest count told from 0 ({float(asked.level * 100):g} % both ways); bytes: the shares a",
-        "device sends for one answer.",
+        f"seen from: the smallest count told apart from 0 ({float(asked.level * 100):g} % each way); bytes: the shares",
+        "that a device sends for one answer.",
         *([] if asked.zooms is None else [said.format(asked.zooms.count)]),
         "",
         *body,

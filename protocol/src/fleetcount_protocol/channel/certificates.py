@@ -10,7 +10,7 @@ import ipaddress
 import os
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
@@ -174,6 +174,27 @@ class CertificateAuthority:
             .add_extension(authority_key, critical=False)
         )
         return builder.sign(self.private_key, hashes.SHA256())
+
+    def revocations(self, serial_numbers: Iterable[int], now: datetime | None = None) -> bytes:
+        """Return the list of revoked certificates of this authority (RFC 5280, section 5), PEM, for a broker.
+
+        It is valid as long as the authority: a broker lets nobody in whose authority has no valid list. Fresh are the
+        deny lists, which aggregators read.
+        """
+        start = _start(now)
+        builder = (
+            x509.CertificateRevocationListBuilder()
+            .issuer_name(self.certificate.subject)
+            .last_update(start)
+            .next_update(self.certificate.not_valid_after_utc)
+            .add_extension(
+                x509.AuthorityKeyIdentifier.from_issuer_public_key(self.private_key.public_key()), critical=False
+            )
+        )
+        for number in sorted(set(serial_numbers)):
+            revoked = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(start).build()
+            builder = builder.add_revoked_certificate(revoked)
+        return builder.sign(self.private_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
 
 
 def random_device_name() -> str:

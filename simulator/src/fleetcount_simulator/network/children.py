@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -17,14 +18,19 @@ from fleetcount_simulator.errors import ProcessError
 
 _TERM_S: Final = 5.0
 _MAX_LINE: Final = 1 << 20
+_LEAST_FREE_BYTES: Final = 1 << 20
 
 
 def last_line(log: Path) -> str:
-    """Return the last line a child wrote to its log, at most 300 characters, or an empty text."""
-    with contextlib.suppress(OSError):
+    """Return the last line a child wrote to its log, at most 300 characters; of an empty log, why that may be."""
+    try:
         lines = log.read_bytes()[-4096:].decode("utf-8", "replace").strip().splitlines()
-        return lines[-1][:300] if lines else ""
-    return ""
+        if lines:
+            return lines[-1][:300]
+        full = shutil.disk_usage(log.parent).free < _LEAST_FREE_BYTES
+    except OSError as error:
+        return f"its log {log} cannot be read: {error.strerror}"
+    return f"the disk of {log.parent} is full (TMPDIR names another place)" if full else f"it wrote nothing to {log}"
 
 
 class Child:

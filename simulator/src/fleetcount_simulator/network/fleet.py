@@ -10,6 +10,7 @@ import json
 import os
 import sys
 import threading
+from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,7 +52,7 @@ async def _serve(spec: FleetSpec) -> None:
         if command == "enrol":
             reporter = asyncio.create_task(_report_progress(fleet), name="progress")
             _say_progress(fleet, "enrolled", seconds=await fleet.enrol())
-            reasons = await fleet.answer()
+            reasons = await _answered(fleet, commands)
             reporter.cancel()
             fleet.report()
             _say_progress(fleet, "done", reasons=dict(reasons.most_common(5)))
@@ -60,6 +61,21 @@ async def _serve(spec: FleetSpec) -> None:
             fleet.report()
             _say(event="probed")
     await fleet.close()
+
+
+async def _answered(fleet: FleetDevices, commands: "asyncio.Queue[str]") -> Counter[str]:
+    """Let the devices answer; the only command meanwhile is "over": nothing is asked any more."""
+
+    async def hear() -> None:
+        await commands.get()
+        fleet.over()
+
+    hearing = asyncio.create_task(hear(), name="over")
+    try:
+        return await fleet.answer()
+    finally:
+        hearing.cancel()
+        await asyncio.gather(hearing, return_exceptions=True)
 
 
 def _commands() -> "asyncio.Queue[str]":

@@ -67,6 +67,7 @@ class FleetDevices:
         self._latest: QuestionOffer | None = None
         self._asked: list[AskedOf] = []
         self._reported: dict[str, set[int]] = {"first": set(), "every": set()}
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def _made(self, place: int) -> SimulatedDevice:
         spec, identity, timer = self._spec, self._maker.identity(), SkewedTimer()
@@ -166,6 +167,11 @@ class FleetDevices:
         self._asked = self._windows_asked()
         return Counter(reason for one in self._devices for reason in one.reasons or [one.refused] if reason)
 
+    def over(self) -> None:
+        """Nothing is asked any more, as after the end of a walk: let no device wait for the last window."""
+        if not self._over.done():
+            self._over.set_result(None)
+
     async def _offered(self, scout: Transport) -> QuestionOffer | None:
         """Return the offer of the question with every aggregator's key list and the most orders, or None.
 
@@ -207,7 +213,8 @@ class FleetDevices:
         # For a device with a slow clock the last window is open for longer.
         slow_s = max(0.0, -min(self._part.skews, default=0.0)) * question.schedule.round_one_s
         after_s = _AFTER_S if leaves else _GRACE_S + slow_s
-        await one.finish(question.question_id, question.schedule.closes(gone - 1) + after_s, leaves=leaves)
+        until = question.schedule.closes(gone - 1) + after_s
+        await one.finish(question.question_id, until, self._over, leaves=leaves)
 
     def _windows_asked(self) -> list[AskedOf]:
         """Return the fate of these devices in every window.

@@ -4,6 +4,7 @@ It must not start a process or decide which windows are paused.
 """
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
@@ -157,15 +158,15 @@ class Watch:
     def _show(self) -> None:
         """Report the devices' progress in their present stage."""
         devices, parties = self._devices, len(self._parties.deployment.plans)
-        if self._question is not None and self._question.schedule.windows > 1:
-            most, last = devices * self._question.schedule.windows, "round_two" if self._rounds == 2 else "round_one"
-            self._progress("answers", min(self._sum(last) // parties, most), most)
+        if self._question is None:
+            self._progress("connecting", min(self._sum("enrolled"), devices), devices)
+            return
+        if self._question.schedule.windows > 1:
+            most, parts = devices * self._question.schedule.windows, self._sum("round_one") + self._sum("round_two")
+            self._progress("answers", min(parts // (parties * self._rounds), most), most)
             return
         first = "round one" if self._rounds == 2 else "answers"
-        for stage, key, each in (("connecting", "enrolled", 1), (first, "round_one", parties)):
-            self._progress(stage, min(self._sum(key) // each, devices), devices)
-            if self._sum(key) < devices * each:
-                break
+        self._progress(first, min(self._sum("round_one") // parties, devices), devices)
         if second := self._sum("round_two"):
             self._progress("round two", min(second // parties, devices), devices)
 
@@ -221,12 +222,15 @@ class Watch:
             ends[index] = WindowEnd(window=window, answer=answer, record=record, at=time.time())
             if answer is not None:
                 self._progress(stage, len(ends), len(windows))
+        if len(ends) < len(windows):  # The walk has ended: nobody waits for the steps that are not asked.
+            for fleet in self._fleets:
+                await fleet.tell("over")
         return ends
 
     async def _end(self, window: Window, release_s: float, begun: Callable[[], None]) -> ReleaseAnswer | None:
         """Ask every aggregator in turn until one knows how a window ended; `begun` is called when it has closed."""
         closes = max(window.round_one_closes, window.round_two_closes)
-        await asyncio.sleep(closes - time.time())
+        await self._until_closed(window, closes)
         begun()
         while time.time() < closes + release_s:
             for position in range(len(window.aggregators)):
@@ -235,6 +239,17 @@ class Watch:
                     return answer
             await asyncio.sleep(_POLL_S)
         return None
+
+    async def _until_closed(self, window: Window, closes: int) -> None:
+        """Wait until a window closes; of a question of many, each second is a step of the progress."""
+        index, windows = window.question.index, 1 if self._question is None else self._question.schedule.windows
+        stage, most = f"seconds until window {index + 1} of {windows} closes", math.ceil(closes - time.time())
+        while (left_s := closes - time.time()) > 0:
+            if windows > 1:
+                self._progress(stage, max(0, most - math.ceil(left_s)), most)
+            await asyncio.sleep(left_s if windows == 1 else min(left_s, 1.0))
+        if windows > 1 and most > 0:
+            self._progress(stage, most, most)
 
     async def reports(self, question: Question, ends: Ends) -> list[list[FleetReport]]:
         """Return by window the reports of every process on its devices, and let the processes end.

@@ -36,6 +36,17 @@ _ENTERING_S: Final = 120
 _LONGEST_S: Final = 900.0
 
 
+def find_sumo() -> Path:
+    """Return the directory of SUMO.
+
+    Raises:
+        UsageError: SUMO, or the library that drives it, is not installed; the message names the extra.
+    """
+    if find_spec("libsumo") is None and find_spec("traci") is None:
+        raise UsageError("--sumo needs the extra traffic: pip install 'fleetcount[traffic]'")
+    return sumo_home()
+
+
 def drive_fleet(vehicles: int, seed: int, windows: int) -> list[Fleet]:
     """Return the position of each of `vehicles` cars at the moment of each window, from a simulation by SUMO.
 
@@ -44,9 +55,7 @@ def drive_fleet(vehicles: int, seed: int, windows: int) -> list[Fleet]:
     Raises:
         UsageError: SUMO is not installed, fails, or takes longer than a quarter of an hour.
     """
-    if find_spec("libsumo") is None and find_spec("traci") is None:
-        raise UsageError("--sumo needs the extra traffic: pip install 'fleetcount[traffic]'")
-    home = sumo_home()
+    home = find_sumo()
     with tempfile.TemporaryDirectory(prefix="fleetcount-sumo-") as name:
         directory = Path(name)
         network = _town(SumoPrograms(home), directory)

@@ -267,7 +267,7 @@ def _uncovered(study: Study) -> list[Notice]:
     above = [case for case in study.cases if _above(case)]
     if above:
         shown = _in(study, above, lambda case: said(case.coverage, share=True))
-        text = f"Intervals are wider than needed, which is safe (small counts are whole numbers) {shown}."
+        text = f"Intervals are wider than needed, since counts are whole numbers; that is safe {shown}."
         made.append(Notice(severe=False, text=text))
     return made
 

@@ -127,7 +127,7 @@ def _region(entry: Entry) -> str:
     every = "" if len(entry.windows) > 1 else " hidden"
     return f"""<h2>A region of your own</h2>
 <p class="controls"><span><label for="cells">Cells</label>
-<input type="text" id="cells" size="12" placeholder="1,5-9" autocomplete="off"></span>
+<input type="text" id="cells" size="12" placeholder="1,5-9 or (7,2)" autocomplete="off"></span>
 <button type="button" id="clear">Clear</button></p>
 <p class="bad" id="cells-state" role="status"></p>
 <div id="region" hidden>

@@ -75,8 +75,9 @@
    * options.tip      returns the text shown beside the pointer for a value
    * options.attribution  text of whose streets these are
    *
-   * Returns {show(numbers, faint), pick(values), draw(on), area(bounds), fit(), map}. `numbers[i]` belongs to
-   * cells[i]; null leaves a cell empty; where `faint[i]` is true the cell is drawn faintly.
+   * Returns {show(numbers, faint, hatched), pick(values), draw(on), area(bounds), fit(), map}. `numbers[i]` belongs to
+   * cells[i]; null leaves a cell empty; where `faint[i]` is true the cell is drawn faintly, where `hatched[i]` is true
+   * lines lie over it.
    */
   function drawMap(element, options) {
     const L = window.L;
@@ -203,7 +204,27 @@
     });
 
     const now = new Array(layers.length).fill("");
-    function show(numbers, faint) {
+    /* Three lines from lower left to upper right within the bounds of a cell. */
+    const strokes = (place) => {
+      const box = layers[place].getBounds(),
+        [west, east] = [box.getWest(), box.getEast()],
+        [south, north] = [box.getSouth(), box.getNorth()],
+        at = (x, y) => [south + (north - south) * y, west + (east - west) * x];
+      return [
+        [at(0.05, 0.55), at(0.45, 0.95)],
+        [at(0.05, 0.05), at(0.95, 0.95)],
+        [at(0.55, 0.05), at(0.95, 0.45)],
+      ];
+    };
+    let hatching = null;
+    function hatch(hatched) {
+      if (hatching) hatching.remove();
+      const places = hatched ? hatched.flatMap((on, place) => (on && layers[place] ? [place] : [])) : [];
+      const look = { renderer, color: rule, weight: 1.2, opacity: 1, interactive: false, smoothFactor: 0 };
+      hatching = places.length ? L.polyline(places.flatMap(strokes), look).addTo(map) : null;
+    }
+    function show(numbers, faint, hatched) {
+      hatch(hatched);
       for (let place = 0; place < layers.length; place++) {
         const number = numbers[place];
         const empty = number === null || number === undefined;

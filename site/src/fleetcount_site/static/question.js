@@ -58,6 +58,7 @@
       map.show(
         now.estimate,
         now.low.map((low) => low <= 0),
+        now.low.map((low, place) => fleetcount.belowNoise(low, now.high[place], now.estimate[place])),
       );
     at("slider").value = String(place);
     at("slider").setAttribute("aria-valuetext", windowText(place));
@@ -96,7 +97,7 @@
   function showCell() {
     const now = question.now,
       place = picked - 1;
-    at("cell-name").textContent = "Cell " + question.labels[place];
+    at("cell-name").textContent = "Cell " + question.labels[place] + " (number " + picked + ")";
     at("cell-range").textContent = interval(now.low[place], now.high[place], now.estimate[place]);
     at("cell-text").textContent =
       "is the " +
@@ -167,7 +168,14 @@
 
   function parsed(text) {
     const values = new Set();
-    for (const part of text
+    const named = text.replace(/\(\s*([0-9]+)\s*,\s*([0-9]+)\s*\)/g, (square, x, y) => {
+      const place = question.labels.indexOf(x + "," + y);
+      if (place < 0) throw new Error("no cell is called " + square);
+      return String(place + 1);
+    });
+    const whole = question.labels.indexOf(text.trim());
+    if (whole >= 0 && !/^[0-9,\s-]*$/.test(text)) return [whole + 1];
+    for (const part of named
       .split(",")
       .map((one) => one.trim())
       .filter(Boolean)) {
@@ -176,7 +184,7 @@
         last = match && Number(match[2] || match[1]);
       if (!match || first < 1 || last < first || last > question.labels.length) {
         throw new Error(
-          "'" + part.slice(0, 20) + "' is no cell; allowed: 1 to " + question.labels.length + ", as in 1,5-9",
+          "'" + part.slice(0, 20) + "' is no cell; allowed: 1 to " + question.labels.length + ", as in 1,5-9, and squares as (7,2)",
         );
       }
       for (let value = first; value <= last; value++) values.add(value);
@@ -319,7 +327,7 @@
         ": " +
         interval(question.now.low[value - 1], question.now.high[value - 1], question.now.estimate[value - 1]),
     });
-    fleetcount.drawScale(at("scale"), scale, ["faint: the interval holds 0"]);
+    fleetcount.drawScale(at("scale"), scale, fleetcount.mapNotes(question.labels));
     at("draw").addEventListener("click", () => {
       const on = at("draw").getAttribute("aria-pressed") !== "true";
       at("draw").setAttribute("aria-pressed", String(on));

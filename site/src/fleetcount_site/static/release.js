@@ -129,12 +129,13 @@
           at("said").textContent = drawn.texts[value - 1];
         },
       });
-      fleetcount.drawScale(at("scale"), scale, ["faint: the interval holds 0"]);
+      fleetcount.drawScale(at("scale"), scale, fleetcount.mapNotes(question.labels));
     }
     drawn.texts = first.map((cell) => cell.label + ": " + interval(cell.low, cell.high, cell.estimate.number));
     drawn.show(
       first.map((cell) => cell.estimate.number),
       first.map((cell) => cell.low <= 0n),
+      first.map((cell) => fleetcount.belowNoise(cell.low, cell.high, cell.estimate.number)),
     );
   }
 

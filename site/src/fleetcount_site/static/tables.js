@@ -10,10 +10,24 @@
     return text === "-0" || text === "-0.0" ? "0" : text;
   }
 
+  const BELOW_NOISE = "0, below noise";
+
+  const belowNoise = (low, high, estimate) => estimate < 0 && Number(low) === 0 && Number(high) === 0;
+
+  /** Return what stands beside a map: what its looks mean, and of squares how they are named. */
+  function mapNotes(labels) {
+    const squares = labels.every((label) => /^[0-9]+,[0-9]+$/.test(label));
+    return [
+      "faint: the interval holds 0",
+      "hatched: " + BELOW_NOISE,
+      ...(squares ? ["cells are x,y: x from the west, y from the south"] : []),
+    ];
+  }
+
   /** Return an interval in words; "0, below noise" where no count explains an estimate far below 0, as "0 to 0"
    * would read as an exact count. */
   function interval(low, high, estimate) {
-    if (estimate < 0 && Number(low) === 0 && Number(high) === 0) return "0, below noise";
+    if (belowNoise(low, high, estimate)) return BELOW_NOISE;
     return shown(low) + " to " + shown(high);
   }
 
@@ -53,5 +67,5 @@
     table.replaceChildren(title, head, body);
   }
 
-  Object.assign(fleetcount, { shown, interval, fillTable });
+  Object.assign(fleetcount, { shown, interval, belowNoise, mapNotes, fillTable });
 })((window.fleetcount = window.fleetcount || {}));

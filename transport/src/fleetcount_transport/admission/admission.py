@@ -45,6 +45,21 @@ class Shed(StrEnum):
     CONNECTIONS = "connections"
 
 
+class Broken(StrEnum):
+    """How a TLS handshake with a caller broke off: the kinds of `fleetcount_handshakes_failed_total`."""
+
+    NO_TLS = "no_tls"
+    """What the caller sent is no TLS."""
+    HELLO = "hello"
+    """This server ended it after the caller's hello: they have no version or cipher in common."""
+    CERTIFICATE = "certificate"
+    """This server ended it after the caller's certificate: there is none, it is over, or its authority is unknown."""
+    CALLER = "caller"
+    """The caller ended it after this server's certificate, which it may not accept."""
+    LATE = "late"
+    """The caller was not done in `handshake_s` seconds."""
+
+
 class BusyError(Exception):
     """The server is busy; `retry_after_s` is a hint when to try again, in seconds."""
 

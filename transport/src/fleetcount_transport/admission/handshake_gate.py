@@ -2,11 +2,12 @@
 
 gRPC's core accepts connections until no descriptor is left, and cannot close the connection of a caller that does not
 read its answer. Here connections are counted before TLS, and forwarded byte for byte. Few handshakes are forwarded at a
-time; those from known addresses have a queue of their own. It reads only the headers of TLS records, and decides about
-no call.
+time; those from known addresses have a queue of their own. It reads only the headers of TLS records, decides about no
+call, and says how handshakes broke off, by kind and without an address: gRPC says nothing of them.
 """
 
 import asyncio
+import math
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -17,10 +18,11 @@ from typing import Any, Final, cast
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import split_listener
 
-from fleetcount_transport.admission.admission import AdmissionTable, Shed
+from fleetcount_transport.admission.admission import AdmissionTable, Broken, Shed
 from fleetcount_transport.admission.reputation import Remembered, Reputation
-from fleetcount_transport.admission.tls_records import Flight, flight_of
+from fleetcount_transport.admission.tls_records import LONGEST_ALERT_BYTES, Flight, flight_of, is_alert, is_hello
 from fleetcount_transport.admission.turns import FairQueue
+from fleetcount_transport.logs import log
 
 _BACKLOG: Final = 4096
 _AT_ONCE: Final = 32
@@ -47,7 +49,10 @@ _LATE_S: Final = 0.001
 _PAUSE: Final = 6.0
 """On a busy machine unknown addresses pause for this multiple of a handshake's time, so they get about 1/7 of it."""
 _FLIGHTS: Final = 2
-"""The flights of a client until its identity is known: two in TLS 1.3 (RFC 8446, section 2)."""
+"""The flights of a client until its identity is known: two in TLS 1.3 (RFC 8446, section 2), beside a second hello if
+the server asks for one."""
+_SAY_S: Final = 60.0
+"""Seconds between two lines of the log about handshakes that broke off."""
 _TURN_S: Final = 0.05
 """Seconds after which a handshake loses its turn if the server has not answered."""
 _ADDRESS_S: Final = 86_400.0
@@ -93,8 +98,8 @@ class _Side(asyncio.Protocol):
             if connection.flights:
                 connection.on_hello(data)
                 return
-        elif connection.answered is not None:
-            connection.answered.set()
+        else:
+            connection.on_answer(len(data))
         if self.other.transport is not None:
             self.other.transport.write(data)
 
@@ -102,6 +107,7 @@ class _Side(asyncio.Protocol):
         # A client may close its sending side and still wait for answers; a server that closes ends the connection.
         if self is self.connection.server or self.other.transport is None:
             return False
+        self.connection.on_client_eof()
         self.other.transport.write_eof()
         return True
 
@@ -134,6 +140,8 @@ class _Connection:
     certificate.
 
     `flights` is how many flights of the client still need a turn; `answered` is set by the server's next bytes.
+    `_answer_bytes` counts what the server has said since the last of them, as far as the longest alert and the next
+    bytes; `_gave_up` is whether the client sent an alert or its end instead of the next.
     """
 
     def __init__(self, front: "HandshakeGate", address: str) -> None:
@@ -145,6 +153,7 @@ class _Connection:
         self.client.other, self.server.other = self.server, self.client
         self._front = front
         self._received = b""
+        self._answer_bytes, self._asked_again, self._gave_up = 0, False, False
         self.flights = _FLIGHTS if front.tls else 1
         self.answered: asyncio.Event | None = None
         self.opening: asyncio.Task[None] | None = None
@@ -165,6 +174,7 @@ class _Connection:
         self._received += data
         flight = flight_of(self._received) if self._front.tls else Flight.WHOLE
         if flight is Flight.FOREIGN:
+            self._front.broke(Broken.NO_TLS)
             self._front.drop(self, Shed.HANDSHAKE)
         elif flight is Flight.WHOLE:
             self.client.pause_for(_OPENING)
@@ -174,7 +184,13 @@ class _Connection:
         """Forward the client's flight to the server; return whether it answered within `_TURN_S`."""
         if self.server.transport is None:
             return False
-        self.answered, self.flights = asyncio.Event(), self.flights - 1
+        self.answered, self._answer_bytes = asyncio.Event(), 0
+        if self._front.tls:
+            self._gave_up = is_alert(self._received)
+        if self._front.tls and self.flights < _FLIGHTS and not self._asked_again and is_hello(self._received):
+            self._asked_again = True  # The flight with the certificate is still to come.
+        else:
+            self.flights -= 1
         self.server.transport.write(self._received)
         self._received = b""
         self.client.resume_from(_OPENING)
@@ -183,6 +199,26 @@ class _Connection:
                 await self.answered.wait()
         is_answered, self.answered = self.answered.is_set(), None
         return is_answered
+
+    def on_client_eof(self) -> None:
+        """Note that the client sends nothing more."""
+        self._gave_up = True
+
+    def on_answer(self, size: int) -> None:
+        """Note bytes of the server."""
+        if self.answered is not None:
+            self.answered.set()
+        if self._answer_bytes <= LONGEST_ALERT_BYTES:
+            self._answer_bytes += size
+
+    def broken_by(self, side: _Side) -> Broken | None:
+        """Return how the handshake broke off if `side` ended the connection; None if it was done, or never began."""
+        is_done = self.owner is not None or (not self.flights and self._answer_bytes > LONGEST_ALERT_BYTES)
+        if not self._front.tls or is_done or self.server.transport is None:
+            return None
+        if side is self.client or self._gave_up:
+            return Broken.CALLER
+        return Broken.HELLO if self.flights else Broken.CERTIFICATE
 
     def on_backpressure(self, side: _Side) -> None:
         """Start the timer of a client that does not read."""
@@ -196,6 +232,8 @@ class _Connection:
 
     def lost(self, side: _Side) -> None:
         """Close the other side too, after its last bytes are written."""
+        if not self.ended and (broken := self.broken_by(side)) is not None:
+            self._front.broke(broken)
         if side.other.transport is not None and not self.ended:
             side.other.transport.close()
             self._end_in(_FLUSH_S, None)
@@ -224,7 +262,8 @@ class _Connection:
 
 
 class HandshakeGate:
-    """The connections of one listener, at most `most`; `count` is called for every one that is shed.
+    """The connections of one listener, at most `most`; `count` is called for every one that is shed, and `count_broken`
+    for every handshake that broke off.
 
     A connection with a call under an accepted certificate stays, up to `limits.connections_each` per certificate. Of
     the others the oldest is closed for a new one, silent ones first, and each has `limits.handshake_s` seconds from its
@@ -232,7 +271,13 @@ class HandshakeGate:
     """
 
     def __init__(
-        self, limits: AdmissionTable, most: int, count: Callable[[Shed], None] = lambda _: None, *, tls: bool = False
+        self,
+        limits: AdmissionTable,
+        most: int,
+        count: Callable[[Shed], None] = lambda _: None,
+        count_broken: Callable[[Broken], None] = lambda _: None,
+        *,
+        tls: bool = False,
     ) -> None:
         self.limits = limits
         self.tls = tls
@@ -240,6 +285,8 @@ class HandshakeGate:
         self._known, self._failed = Remembered[str](_ADDRESS_S), Remembered[str](limits.faults_s)
         self._most = most
         self._count = count
+        self._count_broken = count_broken
+        self._unsaid, self._said_at = Counter[Broken](), -math.inf
         self._upstream = 0
         self._listening: list[socket.socket] = []
         self._silent: dict[_Connection, float] = {}
@@ -428,6 +475,17 @@ class HandshakeGate:
             self._failed.note(connection.address)
             asyncio.get_running_loop().call_later(seconds, connection.end)
 
+    def broke(self, how: Broken) -> None:
+        """Count a handshake that broke off; the log says so within a quarter of `handshake_s`, then once a minute."""
+        self._count_broken(how)
+        self._unsaid[how] += 1
+
+    def _say_broken(self, now: float) -> None:
+        if self._unsaid and now - self._said_at >= _SAY_S:
+            log.warning("handshakes_failed", **{how.value: count for how, count in sorted(self._unsaid.items())})
+            self._unsaid.clear()
+            self._said_at = now
+
     def drop(self, connection: _Connection, reason: Shed | None) -> None:
         """Close a connection, and count the reason."""
         if not connection.ended and reason is not None:
@@ -465,5 +523,8 @@ class HandshakeGate:
             if loop.time() - since >= each_s
         ]
         for one in over[:_AT_ONCE]:
+            if self.tls and one.flights and one.server.transport is not None:
+                self.broke(Broken.LATE)
             self.drop(one, Shed.HANDSHAKE)
+        self._say_broken(loop.time())
         self._sweeping = loop.call_later(each_s / 4 if len(over) <= _AT_ONCE else _LOOK_S, self._sweep)
