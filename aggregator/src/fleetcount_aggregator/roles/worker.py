@@ -26,8 +26,11 @@ from fleetcount_aggregator.verification.workers import Workers, verify_reports
 
 HEARTBEAT_S: Final = 1.0
 """How often the server hears of a job that is in work."""
-_PAUSES_S: Final = (0.01, 0.25)
-"""Shortest and longest pause before a session without work looks again."""
+_SHORTEST_S: Final = 0.01
+"""The first pause before a session without work looks again; each is twice the one before, up to one of these two."""
+_NO_JOB_S: Final = 0.25
+_LOCKED_S: Final = 0.05
+"""While other workers are at all jobs, of which one is anybody's as soon as its worker dies."""
 _REST_S: Final = 1.0
 """How long a session rests after its machine or the database failed."""
 
@@ -50,29 +53,30 @@ class WorkerRole:
                 group.create_task(self._serve(), name=f"worker-{number}")
 
     async def _serve(self) -> None:
-        session, (pause_s, longest_s) = JobSession(self._connect), _PAUSES_S
+        session, pause_s = JobSession(self._connect), _SHORTEST_S
         try:
             while True:
                 try:
-                    if await self._one(session):
-                        pause_s = _PAUSES_S[0]
-                        continue
-                    await asyncio.sleep(pause_s)
-                    pause_s = min(2 * pause_s, longest_s)
+                    longest_s = await self._one(session)
+                    await asyncio.sleep(min(pause_s, longest_s))
+                    pause_s = min(2 * pause_s, longest_s) if longest_s else _SHORTEST_S
                 except MachineError as error:
                     log.warning("job_not_done", reason=str(error))
                     await asyncio.sleep(_REST_S)
         finally:
             await session.close()
 
-    async def _one(self, session: JobSession) -> bool:
-        """Do one job, if there is one; it is anybody's again at once where this fails or is stopped."""
+    async def _one(self, session: JobSession) -> float:
+        """Do one job, if there is one; it is anybody's again at once where this fails or is stopped.
+
+        Returns the longest pause in seconds before the next look, 0 after a job.
+        """
         if not await session.waiting():
-            return False
+            return _NO_JOB_S
         await self._local.ready()  # Compiling takes a minute, in which others could do the job.
         job = await session.take()
         if job is None:
-            return False
+            return _LOCKED_S
         working = asyncio.ensure_future(self._sealed(job))
         try:
             while not (await asyncio.wait((working,), timeout=HEARTBEAT_S))[0]:
@@ -82,7 +86,7 @@ class WorkerRole:
             working.cancel()
             await session.close()
             raise
-        return True
+        return 0.0
 
     async def _sealed(self, job: Job) -> bytes | None:
         """Return what comes out of a job, sealed; None where its window has ended, with the key of both."""
