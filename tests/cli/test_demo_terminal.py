@@ -117,7 +117,9 @@ def test_a_demo_on_a_terminal_draws_bars_and_ends_with_its_table(tmp_path: Path)
     assert any(
         line.split() == ["cell", "95", "%", "interval", "about", "raw", "estimate", "truth"] for line in terminal.lines
     )
-    assert terminal.lines[-1].startswith("wrote release.json, comparison.csv, map.svg, map.png in ")
+    wrote, then = terminal.lines[-2:]
+    assert wrote.startswith("wrote release.json, trusted.toml, comparison.csv, map.svg, map.png in ")
+    assert then.startswith("check its signatures: fleetcount verify ")
     assert "Traceback" not in terminal.written
     assert processes_of(tmp_path) == []
 
