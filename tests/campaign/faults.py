@@ -117,6 +117,19 @@ async def _stopped(lane: Lane, under: Episode, names: Names, least_s: float = 1.
         os.kill(pid, signal.SIGCONT)
 
 
+async def _cut_off(lane: Lane, under: Episode, names: Names) -> None:
+    """Let nothing pass between a process and the server for longer than a session may be silent; then all that waited
+    comes at once.
+    """
+    await under.strikes()
+    lines = [lane.lines[name] for name in _found(names, lane, under)]
+    for line in lines:
+        line.passes.clear()
+    await asyncio.sleep(lane.dice.uniform(_HANGS_S, _HANGS_S + 5.0))
+    for line in lines:
+        line.passes.set()
+
+
 def _workers_of(pid: int) -> Iterator[int]:
     """Return the processes that check proofs for an aggregator: it has another child, which only counts semaphores."""
     for directory in Path("/proc").glob("[0-9]*"):
@@ -341,6 +354,9 @@ FAULTS: Final[dict[str, Fault]] = {
     "SIGSTOP of the helper": partial(_stopped, names=_helper),
     "SIGSTOP of an intake replica": partial(_stopped, names=_intake, least_s=_HANGS_S),
     "SIGSTOP of the coordinator beyond its session": partial(_stopped, names=_coordinator, least_s=_HANGS_S),
+    "an intake replica cut off from PostgreSQL": partial(_cut_off, names=_intake),
+    "the worker replica cut off from PostgreSQL": partial(_cut_off, names=_worker),
+    "the elected coordinator cut off from PostgreSQL": partial(_cut_off, names=_coordinator),
     "full disk": _disk_full,
     "EIO from every sync": _disk_error,
     "EIO from every sync of PostgreSQL": _server_disk_error,

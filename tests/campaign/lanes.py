@@ -9,13 +9,15 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
+from fleetcount_simulator.network.ports import free_ports
+
 from tests.campaign.trials import Lane, write_deny_list
 from tests.support.broker import embedded_broker
 from tests.support.deployment import NAMES, LiveDeployment
 from tests.support.live_relay import LiveRelay
 from tests.support.postgres import Cluster, find_postgres, own_cluster
 from tests.support.processes import pace
-from tests.support.replicas import Replicas, balanced
+from tests.support.replicas import Balancer, Replicas, balanced
 
 STORES: Final = ("SQLite", "PostgreSQL", "SQLite", "replicas")
 """What the lanes have below them, in turn."""
@@ -58,17 +60,21 @@ async def lane(root: Path, store: str, seed: int) -> AsyncIterator[Lane]:
         for child in deployment.children:
             blocking.callback(child.reap)
         replicas = balancer = None
+        lines: dict[str, Balancer] = {}
         if store == "replicas":
             assert cluster is not None
             replicas = Replicas(deployment, cluster.url("postgres"))
             balancer = await stack.enter_async_context(balanced(deployment.written.plans[0].device_port))
             for name, roles in ROLES.items():
-                blocking.callback(replicas.add(name, roles).reap)
+                [port] = free_ports("127.0.0.1", 1)
+                lines[name] = await stack.enter_async_context(balanced(port, cluster.socket))
+                url = cluster.url("postgres", host="127.0.0.1", port=str(port))
+                blocking.callback(replicas.add(name, roles, url=url).reap)
         elif cluster is not None:
             _put_stores(deployment, cluster)
         made = Lane(
             root, deployment, broker, relay, fleets=fleets, cluster=cluster, replicas=replicas, balancer=balancer,
-            deny_list=deny_list, disk=small, seed=seed,
+            deny_list=deny_list, disk=small, seed=seed, lines=lines,
         )  # fmt: skip
         await asyncio.gather(*(made.start(name) for name in (*made.aggregators, "relay")))
         yield made

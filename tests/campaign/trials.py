@@ -10,7 +10,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -129,7 +129,8 @@ class Lane:
     """A deployment of two aggregators, its broker, its relay, and the server of its stores if they are not files.
 
     `disk` says that a small disk is mounted at `root`, on which the stores lie. With `replicas` the leader is several
-    processes behind `balancer`. `deny_list` is the file that all aggregators follow, None for none.
+    processes behind `balancer`, each with a line to the server in `lines`. `deny_list` is the file that all aggregators
+    follow, None for none.
     """
 
     def __init__(
@@ -146,10 +147,12 @@ class Lane:
         deny_list: Path | None = None,
         disk: bool = False,
         seed: int = 0,
+        lines: Mapping[str, Balancer] | None = None,
     ) -> None:
         self.root, self.deployment, self.broker, self.relay = root, deployment, broker, relay
         self.cluster, self.replicas, self.balancer = cluster, replicas, balancer
         self.deny_list, self.disk, self._fleets = deny_list, disk, fleets
+        self.lines = lines or {}
         self.dice = random.Random(seed)
         self.answers: dict[bytes, tuple[Window, ReleaseAnswer]] = {}
         self._ports: dict[str, int] = {}

@@ -63,6 +63,11 @@ class Cluster:
         if self._as_user:
             os.chown(directory, self._as_user["user"], self._as_user["group"])
 
+    @property
+    def socket(self) -> Path:
+        """Where the server listens."""
+        return self.directory / ".s.PGSQL.5432"
+
     def make(self) -> None:
         """Make an empty one."""
         self._run("initdb", "-D", str(self.data), "-U", "owner", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")

@@ -19,11 +19,16 @@ _PIECE = 65_536
 
 
 class Balancer:
-    """Passes each connection to the next of `targets` that takes it, byte for byte."""
+    """Passes each connection to the next of `targets` (a port of loopback, or a socket's file) that takes it.
 
-    def __init__(self) -> None:
-        self.targets: list[tuple[str, int]] = []
+    While `passes` is not set nothing comes through, and no end hears of it: the line is cut.
+    """
+
+    def __init__(self, *targets: tuple[str, int] | Path) -> None:
+        self.targets: list[tuple[str, int] | Path] = list(targets)
         self.passed = 0
+        self.passes = asyncio.Event()
+        self.passes.set()
         self._connections: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
 
     async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -36,7 +41,7 @@ class Balancer:
         if far is None:
             writer.transport.abort()
             return
-        pumps = [asyncio.ensure_future(_pump(reader, far[1])), asyncio.ensure_future(_pump(far[0], writer))]
+        pumps = [asyncio.ensure_future(self._pump(*ends)) for ends in ((reader, far[1]), (far[0], writer))]
         try:
             await asyncio.wait(pumps, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -49,9 +54,19 @@ class Balancer:
     async def _next(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
         for _ in self.targets:
             self.passed += 1
+            target = self.targets[self.passed % len(self.targets)]
             with suppress(OSError):
-                return await asyncio.open_connection(*self.targets[self.passed % len(self.targets)])
+                if isinstance(target, Path):
+                    return await asyncio.open_unix_connection(target)
+                return await asyncio.open_connection(*target)
         return None
+
+    async def _pump(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(ConnectionError):
+            while piece := await reader.read(_PIECE):
+                await self.passes.wait()
+                writer.write(piece)
+                await writer.drain()
 
     async def close(self) -> None:
         """End every connection; its task ends with it, since streams complain of one that was cancelled."""
@@ -61,17 +76,10 @@ class Balancer:
         await asyncio.gather(*ending, return_exceptions=True)
 
 
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
-        while piece := await reader.read(_PIECE):
-            writer.write(piece)
-            await writer.drain()
-
-
 @asynccontextmanager
-async def balanced(port: int) -> AsyncIterator[Balancer]:
+async def balanced(port: int, *targets: tuple[str, int] | Path) -> AsyncIterator[Balancer]:
     """A balancer on a port of loopback."""
-    balancer = Balancer()
+    balancer = Balancer(*targets)
     server = await asyncio.start_server(balancer.accept, "127.0.0.1", port)
     try:
         yield balancer
@@ -106,14 +114,15 @@ class Replicas:
     def __init__(self, deployment: LiveDeployment, url: str, *, slots: int = 1) -> None:
         self._deployment = deployment
         self._slots = slots
-        self._store = f'\n[store]\nurl = "{url}"\n[metrics]\nlisten = "127.0.0.1:0"\n'
+        self._url = url
         self.processes: dict[str, ChildProcess] = {}
         self._words: dict[str, list[str]] = {}
         self._commands: dict[str, list[str]] = {}
 
-    def add(self, name: str, roles: str, *, program: Sequence[str] = THIS_RELEASE) -> ChildProcess:
-        """Return a process with some roles, not started."""
-        self._words[name] = ["aggregator", "serve", "--config", str(self._write(name)), "--roles", roles]
+    def add(self, name: str, roles: str, *, program: Sequence[str] = THIS_RELEASE, url: str = "") -> ChildProcess:
+        """Return a process with some roles, not started; `url`: of the same store by another way."""
+        config = str(self._write(name, url or self._url))
+        self._words[name] = ["aggregator", "serve", "--config", config, "--roles", roles]
         command = self._commands[name] = [*program, *self._words[name]]
         process = ChildProcess.of(name, command, self._deployment.root, without_numba())
         self.processes[name] = process
@@ -123,13 +132,13 @@ class Replicas:
         """Start another program in the place of a process from now on."""
         self._commands[name][:] = [*program, *self._words[name]]
 
-    def _write(self, name: str) -> Path:
+    def _write(self, name: str, url: str) -> Path:
         plan, whole = self._deployment.written.plans[0], self._deployment.config(0)
         text = whole.read_text().replace('state_directory = "state"', f'state_directory = "state-{name}"')
         text = text.replace(f'"{plan.host}:{plan.device_port}"', '"127.0.0.1:0"')
         text = text.replace("[mqtt]\n", f"[mqtt]\nslots = {self._slots}\n")
         path = whole.with_name(f"{name}.toml")
-        path.write_text(text + self._store)
+        path.write_text(f'{text}\n[store]\nurl = "{url}"\n[metrics]\nlisten = "127.0.0.1:0"\n')
         return path
 
     def start(self, names: Sequence[str]) -> dict[str, dict[str, Any]]:
