@@ -178,6 +178,26 @@ async def _server_killed(lane: Lane, under: Episode) -> None:
     await asyncio.to_thread(lane.cluster.start)
 
 
+async def _failed_over(lane: Lane, under: Episode) -> None:
+    """Kill the server once a standby has all that is committed; that takes over, and the operator says so."""
+    assert lane.cluster is not None
+    assert lane.replicas is not None
+    primary, names = lane.cluster, list(lane.replicas.processes)
+    await under.strikes()
+    standby = await asyncio.to_thread(lane.owned.enter_context, primary.standby())
+    await asyncio.to_thread(primary.run, "ALTER SYSTEM SET synchronous_standby_names = '*'")
+    await asyncio.to_thread(primary.run, "SELECT pg_reload_conf()")
+    await asyncio.sleep(lane.dice.uniform(0.5, 4.0))
+    await asyncio.to_thread(primary.kill)
+    await asyncio.to_thread(standby.run, "SELECT pg_promote()")
+    lane.cluster = standby
+    for line in lane.lines.values():
+        line.targets = [standby.socket]
+    await lane.kill(*names)
+    with lane.replicas.accepting_failover():
+        await asyncio.gather(*(lane.start(name, under.ready_s) for name in names))
+
+
 async def _devices_killed(lane: Lane, under: Episode) -> None:
     await under.strikes()
     under.devices.kill()
@@ -344,6 +364,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "kill -9 of the relay": partial(_killed, names=_relay),
     "kill -9 of all devices": _devices_killed,
     "kill -9 of PostgreSQL": _server_killed,
+    "kill -9 of PostgreSQL, replicas follow its standby": _failed_over,
     "kill -9 of an intake replica": partial(_killed, names=_intake),
     "kill -9 of the worker replica": partial(_killed, names=_worker),
     "kill -9 of the elected coordinator": partial(_killed, names=_coordinator),

@@ -74,7 +74,7 @@ async def lane(root: Path, store: str, seed: int) -> AsyncIterator[Lane]:
             _put_stores(deployment, cluster)
         made = Lane(
             root, deployment, broker, relay, fleets=fleets, cluster=cluster, replicas=replicas, balancer=balancer,
-            deny_list=deny_list, disk=small, seed=seed, lines=lines,
+            deny_list=deny_list, disk=small, seed=seed, lines=lines, owned=blocking,
         )  # fmt: skip
         await asyncio.gather(*(made.start(name) for name in (*made.aggregators, "relay")))
         yield made

@@ -11,6 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -130,7 +131,7 @@ class Lane:
 
     `disk` says that a small disk is mounted at `root`, on which the stores lie. With `replicas` the leader is several
     processes behind `balancer`, each with a line to the server in `lines`. `deny_list` is the file that all aggregators
-    follow, None for none.
+    follow, None for none. What a fault puts into `owned` ends with the lane.
     """
 
     def __init__(
@@ -148,11 +149,12 @@ class Lane:
         disk: bool = False,
         seed: int = 0,
         lines: Mapping[str, Balancer] | None = None,
+        owned: ExitStack | None = None,
     ) -> None:
         self.root, self.deployment, self.broker, self.relay = root, deployment, broker, relay
         self.cluster, self.replicas, self.balancer = cluster, replicas, balancer
         self.deny_list, self.disk, self._fleets = deny_list, disk, fleets
-        self.lines = lines or {}
+        self.lines, self.owned = lines or {}, owned or ExitStack()
         self.dice = random.Random(seed)
         self.answers: dict[bytes, tuple[Window, ReleaseAnswer]] = {}
         self._ports: dict[str, int] = {}

@@ -4,8 +4,8 @@ import asyncio
 import re
 import sys
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +131,17 @@ class Replicas:
     def change_release(self, name: str, program: Sequence[str]) -> None:
         """Start another program in the place of a process from now on."""
         self._commands[name][:] = [*program, *self._words[name]]
+
+    @contextmanager
+    def accepting_failover(self) -> Iterator[None]:
+        """Let processes that start meanwhile be told that a standby has taken over."""
+        for command in self._commands.values():
+            command.append("--accept-failover")
+        try:
+            yield
+        finally:
+            for command in self._commands.values():
+                command.pop()
 
     def _write(self, name: str, url: str) -> Path:
         plan, whole = self._deployment.written.plans[0], self._deployment.config(0)
