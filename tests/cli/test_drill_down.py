@@ -161,7 +161,7 @@ def test_a_plan_says_what_a_walk_finds(fleetcount: Shell) -> None:
         "direct, geometric": 141,
         "direct, Gaussian": 150,
         "sampling 1/4, geometric": 163,
-        "sampling 1/4, Gaussian": 200,
+        "sampling 1/4, Gaussian": 182,
     }
     assert "At most 31 survivors of 128 children each: 3,968 candidates a step." in ran.out
 

@@ -17,6 +17,7 @@ from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionS
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.spool_rows import Beginning, Phase, Report
 from fleetcount_mechanisms.accounting.charges import unit_loss, window_loss
+from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import QuestionId, WindowId
@@ -232,6 +233,41 @@ def test_a_device_with_default_limits_has_room_for_a_month_of_hourly_maps(
     assert len(charges) == 720
     assert (Ledger().judge(policy, charges) is None) is fits
     assert (spent_within(policy, charges, 0).epsilon <= 10) is fits
+
+
+def test_the_order_is_that_of_the_question_a_ledger_takes_first_and_stays_while_a_period_may_hold_both() -> None:
+    """At p = 1/100, a coin a day and (1/10, 1e-12) the order of direct answers would want nearly twice the noise."""
+    promise = Fraction(1, 10), Fraction(1, 10**12)
+    die = SamplingDie.uniform(Fraction(1, 100), 3)
+    noise = noise_for_promise(die, month(coin=Coin.DAY).shape, *promise)
+    release = Release(
+        kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, level=Fraction(19, 20), noise_variance=noise.variance
+    )
+    rare = month(coin=Coin.DAY, mechanism=die, release=release)
+    policy = OwnerPolicy(signals=frozenset({SIGNAL}), total_epsilon=promise[0], total_delta=promise[1])
+    usual, begin = budget_of(policy).orders, START - 10**6
+
+    ledger = Ledger()
+    charges = charges_of_question(rare, policy, begin, begin, (), ledger)
+
+    orders = ledger.orders_for(rare, policy)
+    assert orders != usual
+    assert ledger.judge(policy, charges) is None
+    assert Fraction(99, 1000) < spent_within(policy, charges, 0).epsilon <= promise[0]
+    for charge in charges:
+        ledger.put(charge)
+    soon = WORLD.once(charges[-1].asked_until + policy.budget_period_s - 10)
+    later = WORLD.once(charges[-1].asked_until + policy.budget_period_s + 10)
+    assert ledger.orders_for(soon, policy) == orders
+    assert ledger.orders_for(later, policy) == usual
+    # Whoever charges at another order may not share a period with what is held.
+    [wrong] = charges_of_question(soon, policy, begin, begin)
+    refusal = ledger.judge(policy, [wrong])
+    assert refusal is not None
+    assert refusal.rule == "changed_limits"
+    [free] = charges_of_question(later, policy, begin, begin, (), ledger)
+    refusal = ledger.judge(policy, [free])
+    assert refusal is None or refusal.rule == "total_epsilon"
 
 
 def test_a_drill_down_costs_as_many_windows_whatever_its_levels() -> None:

@@ -291,7 +291,8 @@ class Subscriptions:
         ready = ready_at(self._policy, age)
         # A window that is open as the ledger becomes ready may be answered from then on, and is not waited for.
         begin = now if ready <= now else ceil(ready) + question.schedule.round_one_s - 1
-        charges = charges_of_question(question, self._policy, begin, unknown_before(self._policy, age), known.stopped)
+        unknown, ledger = unknown_before(self._policy, age), self._spool.ledger()
+        charges = charges_of_question(question, self._policy, begin, unknown, known.stopped, ledger)
         over = PolicyRefusal(rule="question", message="none of its windows is left to answer")
         return charges or judge_age(self._policy, age, now) or over
 

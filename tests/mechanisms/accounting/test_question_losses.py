@@ -74,12 +74,12 @@ def test_the_table_of_how_many_maps_fit(sd: int, geometric: int, gauss: int) -> 
 @pytest.mark.parametrize(
     ("rate", "shape", "sd"),
     [
-        ("1/2", HOURLY, "12.901"),
-        ("1/2", DAILY, "13.84"),
-        ("1/2", WHOLE, "22.409"),
-        ("1/4", HOURLY, "6.51"),
-        ("1/4", DAILY, "8.14"),
-        ("1/4", WHOLE, "19.59"),
+        ("1/2", HOURLY, "12.858"),
+        ("1/2", DAILY, "13.008"),
+        ("1/2", WHOLE, "17.531"),
+        ("1/4", HOURLY, "6.445"),
+        ("1/4", DAILY, "7.368"),
+        ("1/4", WHOLE, "16.032"),
     ],
 )
 def test_the_table_of_panel_coins(rate: str, shape: ScheduleShape, sd: str) -> None:

@@ -237,9 +237,7 @@ def _solved_noise(
     if shape.windows == 1 and (kind is not ReleaseKind.GAUSSIAN or delta == STATED_DELTA):
         # A single release has a promise without delta, or at the delta that all single ones are stated at.
         return noise_for(answer, epsilon, _LAWS[kind], 1 if zooms is None else zooms.count)
-    # The exact sum of geometric losses has no filter: a ledger adds up more, and geometric noise is for who knows that.
-    in_ledgers = kind is ReleaseKind.GAUSSIAN
-    return noise_for_promise(answer, shape, epsilon, delta, _LAWS[kind], in_ledgers=in_ledgers, zooms=zooms)
+    return noise_for_promise(answer, shape, epsilon, delta, _LAWS[kind], zooms=zooms)
 
 
 def _zooms(table: Table, domain: ValueDomain, count: int) -> Zooms | None:

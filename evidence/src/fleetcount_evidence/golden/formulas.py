@@ -32,7 +32,7 @@ from fleetcount_mechanisms.losses import (
 from fleetcount_mechanisms.renyi import (
     gaussian_divergence,
     order_epsilon,
-    panel_gaussian_divergence,
+    panel_added,
     panel_geometric_divergence,
     panel_pure_epsilon,
     pure_divergence,
@@ -214,6 +214,11 @@ def three_sizes_hold(counts: Sequence[int], buckets: Pairs) -> bool:
 # Questions.
 
 
+def twice_added(rate: Fraction, windows: int, variance: Fraction, order: int) -> Fraction:
+    """Return twice the "add" part of a unit under N_Z(0, s), which bounds both parts (docs/spec.md, Theorem 3)."""
+    return 2 * panel_added(rate, windows, variance, order)
+
+
 def geometric_basic(noise_epsilon: Fraction, windows: int) -> Fraction:
     """Return the epsilon of `windows` windows of two noised cells by basic composition."""
     return basic_epsilon([noise_epsilon]) * 2 * windows
@@ -318,7 +323,7 @@ def _charge(one: Fields, orders: tuple[int, ...]) -> LossVector:
         at, pure = [copies * pure_divergence(noise, order) for order in orders], copies * noise
     elif kind == "panel_gaussian":
         units, law = one.whole("units"), (one.number("p"), one.whole("unit_windows"), one.number("variance"))
-        at = [units * panel_gaussian_divergence(*law, order) for order in orders]
+        at = [units * twice_added(*law, order) for order in orders]
     elif kind == "panel_geometric":
         units, unit = one.whole("units"), (one.number("p"), one.whole("unit_windows"), one.number("e1"))
         at = [units * panel_geometric_divergence(*unit, order) for order in orders]

@@ -6,7 +6,7 @@ error below 1e-60. It must not word anything (`question_statement`). "Theorem" a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -21,10 +21,10 @@ from fleetcount_mechanisms.accounting.charges import (
     truth_weight,
     unit_divergence,
     unit_pure,
+    units_divergence,
     zoom_cells,
 )
 from fleetcount_mechanisms.accounting.vectors import (
-    LARGEST_ORDER,
     ScheduleShape,
     gaussian_unit_epsilon,
     geometric_unit_epsilon,
@@ -35,7 +35,7 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
 from fleetcount_mechanisms.randomness import near_log
-from fleetcount_mechanisms.renyi import amplified, entry_price, gaussian_rho, panel_pure_epsilon, zcdp_epsilon
+from fleetcount_mechanisms.renyi import amplified, best_order, gaussian_rho, panel_pure_epsilon, zcdp_epsilon
 
 _NOTHING: Final = Fraction(0)
 _Sizes = Counter[int]
@@ -184,7 +184,7 @@ def _answer_bounds(design: Design, answers: int, delta: Fraction) -> Iterator[Fr
     if alone is not None:
         yield _pure_copies(alone, answers, delta)
     if design.noised:
-        yield _best_order(lambda order: answers * unit_divergence(design, 1, order), delta)
+        yield best_order(lambda order: answers * unit_divergence(design, 1, order), delta)[1]
         if answers == 1:
             yield _amplified(design, 1, delta)
 
@@ -211,10 +211,7 @@ def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fr
     if sizes.total() == 1 and isinstance(design.noise, TwoSidedNoise):
         yield geometric_unit_epsilon(design.exposure, windows, design.noise.epsilon, delta, sum(known, _NOTHING))
         return
-    order_bound = _best_order(
-        lambda order: sum((unit_divergence(design, size, order) * count for size, count in sizes.items()), _NOTHING),
-        delta,
-    )
+    _, order_bound = best_order(lambda order: units_divergence(design, sizes, order), delta)
     yield order_bound
     if sizes.total() == 1 and isinstance(design.noise, GaussianNoise):
         yield gaussian_unit_epsilon(design.exposure, windows, design.noise.variance, delta, order_bound)
@@ -222,23 +219,3 @@ def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fr
 
 def _pure_copies(alone: Fraction, copies: int, delta: Fraction) -> Fraction:
     return optimal_loss_repeated(alone, copies, delta) if alone <= LARGEST_EPSILON else alone * copies
-
-
-def _best_order(loss: Callable[[int], Fraction], delta: Fraction) -> Fraction:
-    """Return the least epsilon over integer orders; each order's epsilon holds, and (a-1) times it is convex in a."""
-    known: dict[int, Fraction] = {}
-
-    def at(order: int) -> Fraction:
-        if order not in known:
-            known[order] = loss(order) + entry_price(order, delta)
-        return known[order]
-
-    reach = 2
-    while reach < LARGEST_ORDER and at(2 * reach) < at(reach):
-        reach *= 2
-    low, high = max(2, reach // 2), min(2 * reach, LARGEST_ORDER)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if at(middle) <= at(middle + 1) else (middle + 1, high)
-    at(low)
-    return min(known.values())
