@@ -6,6 +6,7 @@ Rules over rows only. The spool stores the rows; nothing here reads a clock, a t
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -74,7 +75,9 @@ class Ledger:
 
         Only a clock that was set back lets a device answer in such an order; it refunds nothing.
         """
-        return charge if charge.asked_until > self._latest else replace(charge, asked_until=self._latest + 1)
+        if charge.asked_until > self._latest:
+            return charge
+        return replace(charge, asked_until=self._latest + 1, counts_until=None)
 
     def orders_for(self, question: Question, policy: OwnerPolicy) -> tuple[int, ...]:
         """Return the orders at which a question is charged: those of what it may share a period with, if there is any.
@@ -195,8 +198,7 @@ class _Totals:
         """Return a charge as the filter takes it; None when it has no finite loss, or one under another promise."""
         if charge.loss is None or charge.promise != self._promise:
             return None
-        # The filter counts whole seconds, the truth is read at any moment: the second in which it ends counts too.
-        return TimedLoss(first=charge.asked_at, last=charge.asked_until, loss=charge.loss)
+        return TimedLoss(first=charge.asked_at, last=charge.last, loss=charge.loss)
 
     def _judge_kind(self, new: Sequence[Charge]) -> PolicyRefusal | None:
         # What was charged under other limits or orders cannot be charged anew under these: they never share a period.
@@ -219,12 +221,14 @@ class _Totals:
     def _judge_losses(self, new: Sequence[Charge]) -> PolicyRefusal | None:
         losses = [timed for timed in map(self._timed, new) if timed is not None]
         taken: list[TimedLoss] = []
+        over: PolicyRefusal | None = None
         try:
             for timed in losses:
                 held = self._filter(timed)
                 if not held.admits(timed):
                     what = f"epsilon at delta {self._policy.total_delta}"
-                    return self._over("total_epsilon", what, held.spent_with(timed))
+                    over = self._over("total_epsilon", what, held.spent_with(timed))
+                    break
                 # Each is judged beside those before it; nothing is judged beside the last.
                 if timed is not losses[-1]:
                     held.add(timed)
@@ -232,7 +236,31 @@ class _Totals:
         finally:
             for timed in taken:
                 self._filter(timed).remove(timed)
-        return None
+        if over is None or (later_s := self._fits_after(losses)) is None:
+            return over
+        moment = datetime.fromtimestamp(losses[0].first + later_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return replace(over, message=f"{over.message}; the same would fit if it began {later_s} s later, at {moment}")
+
+    def _fits_after(self, losses: Sequence[TimedLoss]) -> int | None:
+        """Return after how many seconds charges that do not fit now would, None if they never do."""
+
+        def fits(later_s: int) -> bool:
+            moved = [TimedLoss(first=one.first + later_s, last=one.last + later_s, loss=one.loss) for one in losses]
+            known = self._filter(losses[0])
+            if not known.admit(moved):
+                return False
+            for one in moved:
+                known.remove(one)
+            return True
+
+        held = self._held.get((self._promise, losses[0].loss.orders), {}).values()
+        low, high = 0, max((one.last for one in held), default=0) - losses[0].first + self._policy.budget_period_s
+        if high <= 0 or not fits(high):
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(middle) else (middle, high)
+        return high
 
     def _judge_exposure(self, new: Sequence[Charge]) -> PolicyRefusal | None:
         policy = self._policy
@@ -262,11 +290,11 @@ class _Exposures:
 
     def put(self, charge: Charge) -> None:
         row = self._row(charge)
-        self._totals.add(charge.asked_at, charge.asked_until, row)
+        self._totals.add(charge.asked_at, charge.last, row)
 
     def drop(self, charge: Charge) -> None:
         row = self._row(charge)
-        self._totals.remove(charge.asked_at, charge.asked_until, row)
+        self._totals.remove(charge.asked_at, charge.last, row)
 
     def most_with(self, new: Sequence[Charge]) -> tuple[Fraction, Fraction]:
         """Return the largest sums of both in any period that touches a new charge."""
@@ -275,7 +303,7 @@ class _Exposures:
             # As the losses: a period with two new charges is seen whole with the later one.
             if number:
                 self.put(new[number - 1])
-            chance, answers = map(add, self._row(charge), self._totals.largest(charge.asked_at, charge.asked_until))
+            chance, answers = map(add, self._row(charge), self._totals.largest(charge.asked_at, charge.last))
             found = Fraction(chance, self._denominator), Fraction(answers, self._denominator)
             most = max(most[0], found[0]), max(most[1], found[1])
         for charge in new[:-1]:
@@ -312,11 +340,11 @@ class Spent:
 
 
 def spent_within(policy: OwnerPolicy, charges: Iterable[Charge], start: int, end: float = inf) -> Spent:
-    """Return the totals of the charges that may have been answered after `start` and before `end`.
+    """Return the totals of the charges that count after `start` and before `end`.
 
     Time is the windows' own signed time, not the device's clock: a clock that is set wrong refunds nothing.
     """
-    held = [charge for charge in charges if charge.asked_until > start and charge.asked_at < end]
+    held = [charge for charge in charges if charge.last > start and charge.asked_at < end]
     totals: dict[tuple[int, ...], LossVector] = {}
     for charge in held:
         if charge.loss is not None:
@@ -383,12 +411,17 @@ class _Cost:
         loss = _loss(design, self._orders, len(windows), question.coin is Coin.WINDOW)
         exposure = exposure_of(design.exposure, len(windows))
         pure = loss is not None and loss.pure is not None and len(windows) == 1
+        opens, round_one_s = question.schedule.opens, question.schedule.round_one_s
+        until = opens(windows[-1]) + round_one_s
+        # A window that outlasts the period counts while it is open.
+        at_once = len(windows) == 1 and round_one_s <= self._policy.budget_period_s
         return Charge(
             charge_id=unit_id(question.question_id, unit),
             name=question.name,
             signal=question.signal,
-            asked_at=question.schedule.opens(windows[0]),
-            asked_until=question.schedule.opens(windows[-1]) + question.schedule.round_one_s,
+            asked_at=opens(windows[0]),
+            asked_until=until,
+            counts_until=opens(windows[0]) if at_once else until,
             epsilon=design.ledger_loss.epsilon if pure else None,
             exposure=exposure.chance,
             answers=exposure.answers,
@@ -402,7 +435,8 @@ class _Cost:
 
 @lru_cache(maxsize=16)
 def _own_orders(question: Question, policy: OwnerPolicy) -> tuple[int, ...]:
-    ways = [(Counter(question.shape.units),)]
+    own, period_s = Counter(question.shape.units), policy.budget_period_s
+    ways = [(own,)] if question.schedule.windows == 1 else [question.schedule.followed(question.coin, period_s), (own,)]
     return ledger_budget(question.design, ways, policy.total_epsilon, policy.total_delta).orders
 
 

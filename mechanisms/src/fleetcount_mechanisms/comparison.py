@@ -5,7 +5,7 @@ row has the weakest noise that keeps it. The rows differ in what all aggregators
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -56,7 +56,7 @@ class Compared:
     plan: Plan
 
 
-def compare(
+def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     devices: int,
     values: int,
     shapes: dict[Unit, ScheduleShape],
@@ -66,9 +66,12 @@ def compare(
     aggregators: int = 2,
     level: Fraction = Fraction(95, 100),
     zooms: Zooms | None = None,
+    periods: Mapping[Unit, Sequence[Mapping[int, int]]] | None = None,
 ) -> tuple[Compared, ...]:
     """Return the ways to ask for V values, those of one threat together; `shapes` has one shape a unit of the coin.
 
+    `periods` are the units that a period of a ledger touches if such questions follow one another
+    (`noise_for_promise`), by the unit of the coin; without it each row's noise is that of one question alone.
     A way that cannot keep the promise with noise of an allowed size is left out; with `zooms` so are responses.
 
     Raises:
@@ -77,7 +80,8 @@ def compare(
     found = list[Compared]()
     for name, threat, unit, answer, law in _ways(values, sum(shapes["window"].units)):
         try:
-            noise = noise_for_promise(answer, shapes[unit or "window"], epsilon, delta, law, zooms=zooms)
+            held = None if periods is None else periods[unit or "window"]
+            noise = noise_for_promise(answer, shapes[unit or "window"], epsilon, delta, law, periods=held, zooms=zooms)
         except InfeasibleTargetError:
             continue
         design = Design(answer=answer, noise=noise, values=values, aggregators=aggregators, zooms=zooms)

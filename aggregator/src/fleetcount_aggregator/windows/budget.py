@@ -121,7 +121,11 @@ def _overlaps(one: Charge, other: Charge) -> bool:
 
 
 class Unit(NamedTuple):
-    """The windows of one toss of the sampling coin, or one window: first and last second, and the number of windows."""
+    """The windows of one toss of the sampling coin, or one window: first and last second, and the number of windows.
+
+    As in ledgers of devices, one window counts at the second it opens, several that share a coin from the first to the
+    end of the last.
+    """
 
     first: int
     last: int
@@ -155,7 +159,11 @@ def question_charge(question: Question, stopped: int | None = None) -> PeriodCha
     """
     schedule = question.schedule
     units = (
-        Unit(schedule.opens(windows[0]), schedule.closes(windows[-1]) - 1, len(windows))
+        Unit(
+            schedule.opens(windows[0]),
+            schedule.opens(windows[0]) if len(windows) == 1 else schedule.closes(windows[-1]) - 1,
+            len(windows),
+        )
         for windows in schedule.units(question.coin).values()
         if stopped is None or windows[0] < stopped
     )

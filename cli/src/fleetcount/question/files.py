@@ -6,6 +6,7 @@ NAME.question is signed once by every operator; NAME.seed lies beside it. Reads 
 import json
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil, inf
 from pathlib import Path
 from typing import Any, Final
@@ -171,16 +172,30 @@ def _privacy_lines(question: Question, *, explain: bool) -> list[str]:
 
 
 def default_answer(question: Question) -> str:
-    """Return in a sentence whether a device with default limits, which allows such questions at all, takes part."""
+    """Return in a sentence whether a device with default limits, which allows such questions at all, takes part.
+
+    Of many windows also whether it takes all of it right after such a question, of which its ledger is full.
+    """
     policy = OwnerPolicy(signals=frozenset({question.signal}), allow_direct=True, allow_one_sided=True)
     question = question.at_latest()
-    refusal = judge_question(policy, question, window_at(question, 0))
+    refusal, schedule = judge_question(policy, question, window_at(question, 0)), question.schedule
+    ledger, length_s = Ledger(), schedule.windows * schedule.every_s
     if refusal is None:
-        charges = charges_of_question(question, policy, question.schedule.opens(0), -inf)
-        refusal = Ledger().judge(policy, charges)
+        charges = charges_of_question(question, policy, schedule.opens(0), -inf)
+        refusal = ledger.judge(policy, charges)
+    if refusal is not None:
+        return f"A device with default limits refuses it ({refusal.rule}): {refusal.message}."
+    takes = "A device with default limits that allows such questions takes all of it"
+    if schedule.windows == 1:
+        return f"{takes}."
+    for charge in charges:
+        ledger.put(charge)
+    following = replace(schedule, first=schedule.opens(0) + length_s, submission=None)
+    after = replace(question, name="another", schedule=following)
+    refusal = ledger.judge(policy, charges_of_question(after, policy, schedule.opens(0), -inf, (), ledger))
     if refusal is None:
-        return "A device with default limits that allows such questions takes all of it."
-    return f"A device with default limits refuses it ({refusal.rule}): {refusal.message}."
+        return f"{takes}, and all of another one after it without a pause."
+    return f"{takes}, and refuses another one right after it ({refusal.rule}): {refusal.message}."
 
 
 def _wrapped(line: str, width: int) -> list[str]:

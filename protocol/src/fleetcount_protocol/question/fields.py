@@ -4,6 +4,7 @@ This module must not apply rules, encode, sign or derive a window.
 """
 
 import enum
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -146,6 +147,35 @@ class Schedule:
         for index in range(self.windows):
             found.setdefault(self.unit_of(coin, index), []).append(index)
         return {unit: tuple(windows) for unit, windows in found.items()}
+
+    def followed(self, coin: Coin, period_s: int) -> tuple[Counter[int], ...]:
+        """Return the units by size that a period of so many seconds touches if such questions follow without a pause.
+
+        One window counts at the second it opens; a unit of several from the first to the end of the last round one.
+        For coins of a day one set for each unit that a period may begin with, without those that others contain.
+        """
+        if coin is not Coin.DAY:
+            size = 1 if coin is Coin.WINDOW else self.windows
+            every_s, lasts_s = size * self.every_s, self._counted_s(size)
+            return (Counter({size: -(-(period_s + lasts_s - 1) // every_s)}),)
+        units, length_s = self.units(coin).values(), self.windows * self.every_s
+        spans = [
+            (self.opens(windows[0]) + length_s * turn, self._counted_s(len(windows)), len(windows))
+            for turn in range(period_s // length_s + 2)
+            for windows in units
+        ]
+        found = list[Counter[int]]()
+        for first, lasts_s, _ in spans[: len(units)]:
+            last = first + lasts_s - 1
+            touched = Counter(
+                size for opens, seconds, size in spans if opens < last + period_s and opens + seconds > last
+            )
+            if not any(touched <= other for other in found):
+                found = [other for other in found if not other <= touched] + [touched]
+        return tuple(found)
+
+    def _counted_s(self, windows: int) -> int:
+        return 1 if windows == 1 else (windows - 1) * self.every_s + self.round_one_s + 1
 
     def shape(self, coin: Coin, levels: int = 1) -> ScheduleShape:
         """Return how many windows each unit of the coin and each UTC day has; `levels` are those of a drill-down."""
