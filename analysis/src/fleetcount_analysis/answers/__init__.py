@@ -28,6 +28,7 @@ __all__ = [
     "append_parquet",
     "both_sides",
     "cells_inside",
+    "chosen_excess",
     "compare_one_sided",
     "consistent",
     "consistent_errors",
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
         FoundPlace,
         PrunedPlace,
         WalkStep,
+        chosen_excess,
         find_chance,
         found_places,
         least_threshold,
@@ -93,8 +95,8 @@ else:
         {
             "chosen": "Chosen all_at_once largest largest_changes survivors",
             "combinations": "Answer difference total totals_at_once",
-            "drill_down": "FoundPlace PrunedPlace WalkStep find_chance found_places least_threshold pruned_places"
-            " smallest_found",
+            "drill_down": "FoundPlace PrunedPlace WalkStep chosen_excess find_chance found_places least_threshold"
+            " pruned_places smallest_found",
             "export": "append_parquet write_csv write_geojson write_parquet",
             "hierarchy": "Pyramid consistent even_variances levels_of_grid",
             "metering": "RatioAnswer meter smallest_telling_group",

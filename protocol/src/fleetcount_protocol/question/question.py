@@ -244,6 +244,11 @@ def _check_drill_down(question: QuestionFields, walk: DrillDown) -> None:
     require(all(low < high for low, high in pairwise(levels)), f"levels are {levels}, allowed: ascending")
     if not isinstance(domain, Prefixes) or domain.bits != levels[0] or domain.values == 1:
         raise QuestionError(f"a drill-down begins with two or more prefixes of {levels[0]} bits as its domain")
+    # A toss that outlives a step would count the same sampled devices again that the places were chosen by.
+    coin = question.coin.name.lower()
+    require(
+        question.coin is Coin.WINDOW, f"coin is {coin}, allowed in a drill-down: window, a fresh toss for each step"
+    )
     schedule, windows = question.schedule, question.schedule.windows
     least = schedule.round_one_s + schedule.round_two_s + question.time_precision_s
     # A record's time is the next point of the time grid after its rounds; the next step must open after it.
