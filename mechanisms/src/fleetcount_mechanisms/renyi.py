@@ -304,7 +304,7 @@ def panel_added(rate: Fraction, windows: int, variance: Fraction, order: int) ->
 def panel_removed(rate: Fraction, windows: int, variance: Fraction, order: int) -> Fraction | None:
     """Return D_a(M_0||P) of a unit under N_Z(0, s): 1/(a-1) ln E (1-p+p e**((2S-m)/(2s)))**(1-a), never too small.
 
-    S is the sum of m draws: N_Z(0, m s) but for a factor that `_sum_law_factor` bounds; None where it has no bound
+    S is the sum of m draws: N_Z(0, m s) but for a factor that `sum_law_factor` bounds; None where it has no bound
     (many windows with noise below 1). The lattice is summed in steps of g: for h analytic in a strip of half width b
     the sums over gZ and over Z differ from the integral by 2M/(e**(2 pi b/g) - 1) at most, M the largest integral of
     |h| along the strip's edges (Trefethen, Weideman, "The exponentially convergent trapezoidal rule", 2014, Theorem
@@ -317,7 +317,7 @@ def panel_removed(rate: Fraction, windows: int, variance: Fraction, order: int) 
     exact = require_open_unit("sampling rate", _checked_unit(rate, windows))
     if require_at_least("order", order, 2) > LARGEST_ORDER:
         raise MechanismError(f"order is {order}, allowed: 2..{LARGEST_ORDER}")
-    wide, factor = windows * require_positive("variance", variance), _sum_law_factor(windows, variance)
+    wide, factor = windows * require_positive("variance", variance), sum_law_factor(windows, variance)
     if factor is None:
         return None
     # What is left out may be worth (1-p)**(1-a) times its weight.
@@ -350,7 +350,7 @@ def _exp(exponent: Fraction) -> Decimal:
     return WIDE.exp(near_decimal(max(exponent, Fraction(-100_000))))
 
 
-def _sum_law_factor(windows: int, variance: Fraction) -> Decimal | None:
+def sum_law_factor(windows: int, variance: Fraction) -> Decimal | None:
     """Return a bound on P[S = x]/N_Z(0, m s)[x] over all x for the sum S of m draws, None if there is none.
 
     The sums over the cosets of A_(m-1) are (1 +- eta) times their mean, eta = sum over the nonzero points y of the dual
