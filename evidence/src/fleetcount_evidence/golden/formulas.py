@@ -5,6 +5,7 @@ must not contain an expected number.
 """
 
 import ast
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Final, cast
 from fleetcount_analysis import intervals
 from fleetcount_analysis.remap import geometric_remap, user_optimum
 from fleetcount_mechanisms.accounting.charges import chance_of_all, chance_of_any, expected_answers, quantile
+from fleetcount_mechanisms.accounting.periods import PeriodTotals
 from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET, LossBudget, LossVector
 from fleetcount_mechanisms.asymmetric import (
     AsymmetricGeometric,
@@ -29,10 +31,13 @@ from fleetcount_mechanisms.losses import (
     noise_epsilon_two_cell,
     release_sd,
 )
+from fleetcount_mechanisms.randomness import near_log
 from fleetcount_mechanisms.renyi import (
+    entry_price,
     gaussian_divergence,
     order_epsilon,
     panel_added,
+    panel_gaussian_divergence,
     panel_geometric_divergence,
     panel_pure_epsilon,
     pure_divergence,
@@ -217,6 +222,46 @@ def three_sizes_hold(counts: Sequence[int], buckets: Pairs) -> bool:
 def twice_added(rate: Fraction, windows: int, variance: Fraction, order: int) -> Fraction:
     """Return twice the "add" part of a unit under N_Z(0, s), which bounds both parts (docs/spec.md, Theorem 3)."""
     return 2 * panel_added(rate, windows, variance, order)
+
+
+def month_sd(rate: Fraction, windows: int, units: int, parts: object, order: int) -> float:
+    """Return the sd of an empty cell's estimate under the weakest noise that keeps (10, 1e-9) at one order, k = 2.
+
+    `parts` of a unit: "exact", "v1" (what adds alone), "cap" (at most -ln(1-p) of what removes), "thm3" (twice added).
+
+    Raises:
+        MalformedGoldenError: other parts.
+        MechanismError: p not in (0, 1], windows below 1, or an order that is not an integer in 2..4096.
+    """
+    limit = 10 - entry_price(order, Fraction(1, 10**9))
+
+    def loss(variance: Fraction) -> Fraction:
+        added = panel_added(rate, windows, variance, order)
+        if parts == "exact":
+            return panel_gaussian_divergence(rate, windows, variance, order)
+        if parts == "cap":
+            return added + min(added, -near_log(1 - rate))
+        if parts not in ("v1", "thm3"):
+            raise MalformedGoldenError(f"parts is {shown(parts)}; it must be 'exact', 'v1', 'cap' or 'thm3'")
+        return added if parts == "v1" else 2 * added
+
+    low, high = Fraction(1), Fraction(10**6)
+    while high / low > 1 + Fraction(1, 10**8):
+        middle = Fraction(round((low + high) / 2 * 10**9), 10**9)
+        low, high = (low, middle) if units * loss(middle) <= limit else (middle, high)
+    return math.sqrt(2 * high) / float(rate)
+
+
+def units_in_period(period_s: int, every_s: int, charge_s: int) -> int:
+    """Return how many charges of so many seconds, one every `every_s`, a ledger finds in the fullest period.
+
+    Raises:
+        MechanismError: a period below 1.
+    """
+    totals = PeriodTotals(period_s, 1)
+    for number in range(2 + 2 * (period_s + charge_s) // every_s):
+        totals.add(number * every_s, number * every_s + charge_s - 1, [1])
+    return totals.largest(0, 2 * (period_s + charge_s))[0]
 
 
 def geometric_basic(noise_epsilon: Fraction, windows: int) -> Fraction:
