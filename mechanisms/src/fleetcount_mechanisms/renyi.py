@@ -317,28 +317,55 @@ def panel_removed(rate: Fraction, windows: int, variance: Fraction, order: int) 
     exact = require_open_unit("sampling rate", _checked_unit(rate, windows))
     if require_at_least("order", order, 2) > LARGEST_ORDER:
         raise MechanismError(f"order is {order}, allowed: 2..{LARGEST_ORDER}")
-    wide, factor = windows * require_positive("variance", variance), sum_law_factor(windows, variance)
+    factor = sum_law_factor(windows, require_positive("variance", variance))
     if factor is None:
         return None
+    moment = _inverse_moment(exact, windows, variance, order)
+    return max(Fraction(0), Fraction(WIDE.ln(WIDE.multiply(moment, factor)))) / (order - 1)
+
+
+def _inverse_moment(
+    rate: Fraction,
+    windows: int,
+    variance: Fraction,
+    order: int,
+    shift: int = 0,
+    weigh: Callable[[int], Decimal] | None = None,
+) -> Decimal:
+    """Return E (1-p+p e**((2S-m+2 shift)/(2s)))**(1-a) for S of N_Z(0, m s), never too small.
+
+    `weigh` corrects the weight of each S, for laws that are nearly that one; it is used where every S is summed.
+    """
+    wide = windows * variance
     # What is left out may be worth (1-p)**(1-a) times its weight.
-    largest = WIDE.power(near_decimal(1 - exact), 1 - order)
-    digits = _CERTAIN + (order - 1) * -math.log1p(-float(exact))
-    spread = math.sqrt(wide)
-    strip = min(1.5 * float(variance), spread)
-    step = max(1, int(2 * 3.1 * strip / digits))
+    largest = WIDE.power(near_decimal(1 - rate), 1 - order)
+    digits = _digits(rate, order)
+    spread, strip = math.sqrt(wide), _strip(windows, variance)
+    step = _step(rate, windows, variance, order)
     reach = (int(spread * math.sqrt(2 * digits)) // step + 1) * step
-    total, mass = _lattice_sums(exact, windows, variance, order, step, reach)
+    total, mass = _lattice_sums(rate, windows, variance, order, step, reach, shift, weigh if step == 1 else None)
     gauss = WIDE.multiply(near_decimal(near_sqrt(wide)), _ROOT_TWO_PI)
     tail = WIDE.multiply(gauss, WIDE.multiply(largest, _exp(-Fraction(reach**2) / (2 * wide))))
     if step == 1:
-        bound = WIDE.divide(WIDE.add(total, tail), mass)
-    else:
-        edge = WIDE.multiply(gauss, WIDE.multiply(largest, _exp(Fraction(strip) ** 2 / (2 * wide))))
-        differ = WIDE.divide(
-            WIDE.multiply(edge, Decimal(4)), WIDE.subtract(_exp(2 * _BELOW_PI * Fraction(strip) / step), _ONE)
-        )
-        bound = WIDE.divide(WIDE.add(WIDE.add(WIDE.multiply(total, Decimal(step)), tail), differ), gauss)
-    return max(Fraction(0), Fraction(WIDE.ln(WIDE.multiply(bound, factor)))) / (order - 1)
+        return WIDE.divide(WIDE.add(total, tail), mass)
+    edge = WIDE.multiply(gauss, WIDE.multiply(largest, _exp(Fraction(strip) ** 2 / (2 * wide))))
+    rest = WIDE.subtract(_exp(2 * _BELOW_PI * Fraction(strip) / step), _ONE)
+    differ = WIDE.divide(WIDE.multiply(edge, Decimal(4)), rest)
+    return WIDE.divide(WIDE.add(WIDE.add(WIDE.multiply(total, Decimal(step)), tail), differ), gauss)
+
+
+def _digits(rate: Fraction, order: int) -> float:
+    return _CERTAIN + (order - 1) * -math.log1p(-float(rate))
+
+
+def _strip(windows: int, variance: Fraction) -> float:
+    """Return the half width of the strip in which the base is at least 1-p: below pi s/2."""
+    return min(1.5 * float(variance), math.sqrt(windows * variance))
+
+
+def _step(rate: Fraction, windows: int, variance: Fraction, order: int) -> int:
+    """Return the step of the lattice with which nothing is left out that counts."""
+    return max(1, int(2 * 3.1 * _strip(windows, variance) / _digits(rate, order)))
 
 
 _BELOW_PI: Final = Fraction(3141592653, 10**9)
@@ -367,26 +394,94 @@ def sum_law_factor(windows: int, variance: Fraction) -> Decimal | None:
 
 
 def _lattice_sums(
-    rate: Fraction, windows: int, variance: Fraction, order: int, step: int, reach: int
+    rate: Fraction,
+    windows: int,
+    variance: Fraction,
+    order: int,
+    step: int,
+    reach: int,
+    shift: int,
+    weigh: Callable[[int], Decimal] | None,
 ) -> tuple[Decimal, Decimal]:
     """Return the sums of e**(-S**2/(2ms)) h(S) and of e**(-S**2/(2ms)) over the multiples S of step up to reach."""
     p, rest = near_decimal(rate), near_decimal(1 - rate)
-    grow, middle = _exp(Fraction(step) / variance), _exp(-Fraction(windows) / (2 * variance))
+    grow, middle = _exp(Fraction(step) / variance), _exp(Fraction(2 * shift - windows) / (2 * variance))
     fall = _exp(-Fraction(step**2) / (windows * variance))
 
     def value(ratio: Decimal) -> Decimal:
         return WIDE.power(WIDE.divide(_ONE, WIDE.add(rest, WIDE.multiply(p, ratio))), order - 1)
 
-    total, mass = value(middle), _ONE
+    def law(weight: Decimal, place: int) -> Decimal:
+        return weight if weigh is None else WIDE.multiply(weight, weigh(place))
+
+    mass = law(_ONE, 0)
+    total = WIDE.multiply(mass, value(middle))
     up = down = middle
     # The weight of S + step is that of S times e**(-(2 S step + step**2)/(2ms)).
     weight, factor = _ONE, _exp(-Fraction(step**2) / (2 * windows * variance))
-    for _ in range(reach // step):
+    for place in range(1, reach // step + 1):
         weight, factor = WIDE.multiply(weight, factor), WIDE.multiply(factor, fall)
         up, down = WIDE.multiply(up, grow), WIDE.divide(down, grow)
-        total = WIDE.add(total, WIDE.multiply(weight, WIDE.add(value(up), value(down))))
-        mass = WIDE.add(mass, WIDE.multiply(weight, Decimal(2)))
+        both = law(weight, place)
+        total = WIDE.add(total, WIDE.multiply(both, WIDE.add(value(up), value(down))))
+        mass = WIDE.add(mass, WIDE.multiply(both, Decimal(2)))
     return total, mass
+
+
+# A total beside the cells, noised anew with N_Z(0, c s): under a coin no pair of answers is the worst at every order.
+
+
+def total_divergences(
+    rate: Fraction, variance: Fraction, ratio: int, order: int
+) -> tuple[Fraction, Fraction, Fraction]:
+    """Return D_a of one window of V >= 2 cells under N_Z(0, s) and their total under N_Z(0, c s), for its three pairs.
+
+    (P_a||P_b), (P_a||M_0), (M_0||P_a): a value replaced by another, by none, and none by it. The log-ratio is ln r =
+    (z - 1/2)/s + (t - 1/2)/(c s), with variance v = 1/s + 1/(c s); tilting by r**i moves the lattice, so that the first
+    is 1/(a-1) ln sum of C(a,i) (1-p)**(a-i) p**i e**(i(i-1)v/2) E (1-p+p r e**(i/(c s)))**(1-a), the second the sum
+    without E, the third E at i = 0. W = c z + t is N_Z(0, c(c+1)s) times a factor that repeats every c + 1. Never too
+    small; exact but where the lattice is summed in steps, to a factor of 1 + 4 e**(-2 pi**2 s/(c+1)). Above order 64
+    the first is the second and -ln(1-p), which bounds what removing loses at every order.
+
+    Raises:
+        MechanismError: p not in (0, 1), a variance not above 0, a ratio below 1, or an order that is not an integer in
+            2..4096.
+    """
+    exact = require_open_unit("sampling rate", checked_rate(rate))
+    wide = require_at_least("ratio", ratio, 1) * require_positive("variance", variance)
+    windows = ratio + 1
+    added = panel_added(exact, windows, wide, order)
+    if order > _LARGEST_REMOVED:
+        cap = -near_log(1 - exact)
+        return added + cap, added, min(added, cap)
+    weights = [_coset_weight(variance, windows, place) for place in range(windows)]
+    rarest = min(weights)
+    spare = WIDE.divide(max(weights), rarest)
+
+    def moment(shift: int) -> Decimal:
+        found = _inverse_moment(exact, windows, wide, order, shift, lambda place: weights[place % windows])
+        return WIDE.multiply(found, spare) if _step(exact, windows, wide, order) > 1 else found
+
+    p, growth, step = near_decimal(exact), _ONE, _exp(Fraction(windows) / wide)
+    odds, term = near_decimal(exact / (1 - exact)), WIDE.power(WIDE.subtract(_ONE, p), order)
+    both = WIDE.multiply(term, removed := moment(0))
+    for i in range(order):
+        factor = WIDE.multiply(WIDE.divide(Decimal(order - i), Decimal(i + 1)), odds)
+        term = WIDE.multiply(term, WIDE.multiply(factor, growth))
+        growth = WIDE.multiply(growth, step)
+        both = WIDE.add(both, WIDE.multiply(term, moment(i + 1)))
+    pair, third = (max(Fraction(0), Fraction(WIDE.ln(one))) / (order - 1) for one in (both, removed))
+    return pair, added, third
+
+
+def _coset_weight(variance: Fraction, windows: int, place: int) -> Decimal:
+    """Return the sum over z of e**(-(c+1)(z - w/(c+1))**2/(2s)), by which the law of W = w differs from N_Z."""
+    reach = int(math.sqrt(2 * _CERTAIN * float(variance) / windows)) + 2
+    total = Decimal(0)
+    for z in range(-reach, reach + 1):
+        apart = z - Fraction(place, windows)
+        total = WIDE.add(total, _exp(-windows * apart**2 / (2 * variance)))
+    return total
 
 
 def panel_geometric_divergence(
