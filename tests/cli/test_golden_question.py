@@ -30,7 +30,7 @@ def test_the_file_is_reproduced() -> None:
         run = CliRunner().invoke(golden, [str(path)])
         assert run.exit_code == 0, run.output
         found += run.output.count("ok ")
-    assert found == len(GOLDEN) == 36
+    assert found == len(GOLDEN) == 38
 
 
 @pytest.mark.parametrize("name", GOLDEN)

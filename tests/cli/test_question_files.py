@@ -212,6 +212,34 @@ def test_what_a_successor_costs_is_said_and_a_month_alone_refuses_it_with_the_da
     assert alone - 0.15 < errors[1] <= alone
 
 
+def test_one_window_of_several_is_asked_with_all_of_epsilon_and_says_so(fleetcount: Callable, deployed: Path) -> None:
+    spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
+    spec = spec.replace("[release]", '[mechanism]\nkind = "k-ary"\nepsilon_local = "10"\n[release]')
+    spec = spec.replace('epsilon = "10"\ndelta', 'kind = "geometric"\nnoise_epsilon = "10"\ndelta')
+    (deployed / "spec.toml").write_text(spec)
+
+    made = fleetcount(*CREATE)
+
+    assert made.code == 0, made
+    said = " ".join(made.out.split())
+    assert "each device answers in one window of 720, the same in every cycle" in said
+    assert "moves the odds of what it had to say by at most a factor of e^10.00" in said
+    assert "it is the truth with a chance of 0.9967. In which window it answered is seen" in said
+    assert read_question(deployed / "q.question").question.one_in == 720
+    for wrong, words in (
+        (spec.replace("one_in = 720", "one_in = 719"), "one_in is 719, allowed: 720 or more"),
+        (spec.replace("one_in = 720", "one_in = 0"), "schedule.one_in"),
+        (
+            SPEC.replace("windows = 720", "windows = 720\none_in = 720"),
+            "one_in is 720 in direct mode, allowed: response",
+        ),
+    ):
+        (deployed / "spec.toml").write_text(wrong)
+        refused = fleetcount(*CREATE[:-1], "wrong.question")
+        assert refused.code == 2
+        assert words in refused.error_line
+
+
 def test_geometric_noise_is_solved_too(fleetcount: Callable, deployed: Path) -> None:
     (deployed / "spec.toml").write_text(SPEC.replace("[release]", '[release]\nkind = "geometric"'))
     assert fleetcount(*CREATE).code == 0

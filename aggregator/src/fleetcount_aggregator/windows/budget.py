@@ -158,6 +158,12 @@ def question_charge(question: Question, stopped: int | None = None) -> PeriodCha
     Pauses and missing windows refund nothing, and a stop refunds nothing of a unit that has begun.
     """
     schedule = question.schedule
+    if (cycle := question.one_in) > 1:
+        # A device answers in one window of each cycle, and nobody knows in which.
+        firsts = (first for first in range(0, schedule.windows, cycle) if stopped is None or first < stopped)
+        ends = ((first, min(first + cycle, schedule.windows) - 1) for first in firsts)
+        spans = tuple(Unit(schedule.opens(first), schedule.opens(last), 1) for first, last in ends)
+        return PeriodCharge(signal=normal_signal(question.signal), design=question.design, units=spans)
     units = (
         Unit(
             schedule.opens(windows[0]),

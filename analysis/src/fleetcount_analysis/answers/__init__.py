@@ -36,6 +36,8 @@ __all__ = [
     "difference",
     "even_variances",
     "find_chance",
+    "fleet_ends",
+    "fleet_estimates",
     "found_places",
     "largest",
     "largest_changes",
@@ -83,6 +85,7 @@ if TYPE_CHECKING:
     from fleetcount_analysis.answers.metering import RatioAnswer, meter, smallest_telling_group
     from fleetcount_analysis.answers.places import GridPlaces, HexagonPlaces, cells_inside
     from fleetcount_analysis.answers.readings import readable
+    from fleetcount_analysis.answers.rotation import fleet_ends, fleet_estimates
     from fleetcount_analysis.answers.sides import both_sides, compare_one_sided, sides_of_intervals
     from fleetcount_analysis.answers.smoothing import smoothed
     from fleetcount_analysis.answers.table import QuestionTable, Region, WindowCounts, question_table
@@ -102,6 +105,7 @@ else:
             "metering": "RatioAnswer meter smallest_telling_group",
             "places": "GridPlaces HexagonPlaces cells_inside",
             "readings": "readable",
+            "rotation": "fleet_ends fleet_estimates",
             "sides": "Side both_sides compare_one_sided sides_of_intervals",
             "smoothing": "smoothed",
             "table": "Region QuestionTable WindowCounts question_table",

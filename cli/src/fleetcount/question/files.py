@@ -98,6 +98,8 @@ def question_json(question: Question) -> dict[str, Any]:
     words = plain_words(question.design, question.shape, question.delta)
     if question.schedule.windows == 1:
         words = plain_sentences(question.design, views)
+    if question.one_in > 1:
+        words = tuple(_one_answer_words(question))
     return question_to_json(question) | {"sentences": list(words), "statement": views_json(views)}
 
 
@@ -146,6 +148,12 @@ def _schedule_lines(question: Question) -> Iterator[str]:
             f"more, the {walk.most_survivors} busiest; one truth asked at {len(walk.levels)} levels counts as as many "
             "answers"
         )
+    if question.one_in > 1:
+        yield (
+            f"each device answers in one window of {question.one_in:,}, the same in every cycle, which it draws for"
+            " itself: a release counts those who were asked in its window, about one device in"
+            f" {question.one_in:,}"
+        )
     if question.design.rounds == 2:
         yield f"sampling rate {question.design.exposure}; one toss holds for {_COIN_WORDS[question.coin]}"
 
@@ -164,11 +172,26 @@ def _privacy_lines(question: Question, *, explain: bool) -> list[str]:
     taking_part, views = default_answer(question), question_views(question.design, question.shape, question.delta)
     if question.schedule.windows == 1:
         return [*privacy_lines(question.design, views, explain=explain), taking_part]
+    if question.one_in > 1:
+        return [*_one_answer_words(question), taking_part]
     lines = [*plain_words(question.design, question.shape, question.delta), taking_part]
     if explain:
         lines += ["", "What each adversary can learn of one device:"]
         lines += [f"  {view.audience}, {view.neighbours}: {view.sentence}" for view in views]
     return lines
+
+
+def _one_answer_words(question: Question) -> Iterator[str]:
+    """Yield what everybody learns of a device that answers once in a period: one answer, and in which window."""
+    answers = len(question.shape.units)
+    once = "once" if answers == 1 else f"{answers} times, each time"
+    loss = ceil((question.design.local_epsilon or 0) * 100) / 100
+    hit = question.design.channel[0]
+    yield (
+        f"A device answers {once} with a randomized answer that moves the odds of what it had to say by at most a"
+        f" factor of e^{loss:.2f}, if all operators together read it: it is the truth with a chance of"
+        f" {float(hit):.4f}. In which window it answered is seen by every aggregator."
+    )
 
 
 def default_answer(question: Question) -> str:

@@ -25,7 +25,7 @@ from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_ZOOMS
+from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_QUESTION_WINDOWS, MAX_ZOOMS
 from fleetcount_protocol.question.fields import Coin, DrillDown, Participants
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import (
@@ -80,6 +80,7 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     r"round_two_s|round_two_closes|round two|the rounds": ("schedule.window",),
     r"expiry_s|expiry": ("schedule.expires_after",),
     r"coin": ("schedule.coin",),
+    r"one_in": ("schedule.one_in",),
     r"delta": ("release.delta",),
     r"release has": ("release.thresholds",),
     r"one-sided|release|level": ("release.kind",),
@@ -488,8 +489,13 @@ def _question(
     two_rounds = mode is Mode.SAMPLING and style is UploadStyle.TWO_INSTALMENTS
     coin = Coin[table.choice("coin", tuple(one.name.lower() for one in Coin), "window").upper()]
     schedule = read_schedule(table, coin, now, step, levels, two_rounds=two_rounds)
+    one_in = table.integer("one_in", 1, MAX_QUESTION_WINDOWS, 1)
     answer: AnswerLaw = Truth(domain.values) if mechanism is None else mechanism
-    periods, shape = schedule.followed(coin, DEFAULT_PERIOD_S), schedule.shape(coin, levels)
+    # Who is asked once in a period has one answer in it, whatever follows.
+    periods, shape = (
+        schedule.followed(coin, DEFAULT_PERIOD_S) if one_in == 1 else ({1: 1},),
+        schedule.shape(coin, levels, one_in),
+    )
     release, delta = read_promise(root, answer, domain, shape, periods, epsilon, followed)
     return Question(
         name=question.name,
@@ -500,6 +506,7 @@ def _question(
         mechanism=mechanism,
         schedule=schedule,
         coin=coin,
+        one_in=one_in,
         participants=Participants[table.choice("participants", ("hidden", "noised"), "hidden").upper()],
         delta=delta,
         release=release,

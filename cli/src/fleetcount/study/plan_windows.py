@@ -27,6 +27,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
 from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule
+from fleetcount_protocol.question.question import ONE_ANSWER_PERIOD_S
 from fleetcount_protocol.window.domain import PLACE_BITS
 from fleetcount_protocol.window.window import report_bytes
 
@@ -84,6 +85,7 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
         level=asked.level,
         zooms=asked.zooms,
         periods=None if asked.alone or windows == 1 else _periods(schedule, units),
+        one_in=-(-ONE_ANSWER_PERIOD_S // asked.every),
     )
     kept = [row for row in rows if asked.threat in (None, row.threat.value)]
     if not kept:
@@ -150,6 +152,8 @@ def _record(row: Compared, windows: int) -> dict[str, Any]:
         "way": row.name,
         "threat": row.threat.value,
         "coin": row.unit,
+        "answer": design.name,
+        "one_in": plan.one_in,
         "noise": design.noise.name,
         **{f"noise_{name}": str(value) for name, value in design.noise.parameters.items()},
         **{f"sd_{count}": plan.sd(min(count, plan.devices)) for count in _COUNTS},
@@ -180,6 +184,8 @@ def _bytes(row: Compared) -> int:
 
 def _collusion(row: Compared, windows: int) -> str:
     design = row.plan.design
+    if row.plan.one_in > 1:
+        return "the promise holds; which window it was is seen"
     if row.unit is None:
         return "every answer is seen" if design.exposure == 1 else "the promise holds"
     if windows == 1 or row.unit == "window":

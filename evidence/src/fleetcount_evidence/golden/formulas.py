@@ -31,6 +31,7 @@ from fleetcount_mechanisms.losses import (
     noise_epsilon_two_cell,
     release_sd,
 )
+from fleetcount_mechanisms.planning import coins_variance
 from fleetcount_mechanisms.randomness import near_log
 from fleetcount_mechanisms.renyi import (
     entry_price,
@@ -250,6 +251,33 @@ def month_sd(rate: Fraction, windows: int, units: int, parts: object, order: int
         middle = Fraction(round((low + high) / 2 * 10**9), 10**9)
         low, high = (low, middle) if units * loss(middle) <= limit else (middle, high)
     return math.sqrt(2 * high) / float(rate)
+
+
+def rotation_truth(epsilon: Fraction, values: int) -> float:
+    """Return the chance that a k-ary answer is the truth."""
+    return _response_channel("k-ary", epsilon, values)[0]
+
+
+def rotation_sd(
+    response: object, epsilon: Fraction, values: int, windows: int, devices: int, count: int, answers: int
+) -> float:
+    """Return the sd of a cell's estimate if each device answers in so many of `windows` windows, at eps/answers each.
+
+    Raises:
+        MalformedGoldenError: another response than "k-ary" and "unary".
+    """
+    hit, miss = _response_channel(response, epsilon / answers, values)
+    share = answers / windows
+    return math.sqrt(coins_variance((hit, miss), share, count, devices)) / (share * (hit - miss))
+
+
+def _response_channel(response: object, epsilon: Fraction, values: int) -> tuple[float, float]:
+    power = math.exp(epsilon)
+    if response == "unary":
+        return 0.5, 1 / (power + 1)
+    if response != "k-ary":
+        raise MalformedGoldenError(f"response is {shown(response)}; it must be 'k-ary' or 'unary'")
+    return power / (power + values), 1 / (power + values)
 
 
 def units_in_period(period_s: int, every_s: int, charge_s: int) -> int:

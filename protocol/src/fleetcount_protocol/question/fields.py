@@ -177,8 +177,14 @@ class Schedule:
     def _counted_s(self, windows: int) -> int:
         return 1 if windows == 1 else (windows - 1) * self.every_s + self.round_one_s + 1
 
-    def shape(self, coin: Coin, levels: int = 1) -> ScheduleShape:
-        """Return how many windows each unit of the coin and each UTC day has; `levels` are those of a drill-down."""
+    def shape(self, coin: Coin, levels: int = 1, one_in: int = 1) -> ScheduleShape:
+        """Return how many windows each unit of the coin and each UTC day has; `levels` are those of a drill-down.
+
+        Where a device is asked in one window of `one_in`, its answers alone, each of a day of its own.
+        """
+        if one_in > 1:
+            answers = (1,) * -(-self.windows // one_in)
+            return ScheduleShape(units=answers, days=answers)
         units, days = (self.units(one) for one in (coin, Coin.DAY))
         return ScheduleShape(
             units=tuple(len(windows) for windows in units.values()),
@@ -195,7 +201,8 @@ class QuestionFields:
     `coin` is `WINDOW` in one-round modes. `delta` is the delta at which every epsilon of the question is stated.
     `aggregators` name no sealing keys: devices use the key of each aggregator's signed key list that is valid during
     the window. `verify_seed_digest` is SHA-256 of the 32 bytes from which all verify keys are derived. With
-    `drill_down`, `domain` is that of the first step of every walk.
+    `drill_down`, `domain` is that of the first step of every walk. With `one_in` W above 1 each device answers in one
+    window of W alone, the same in every W of them, which it draws for itself and tells nobody.
     """
 
     name: str
@@ -215,6 +222,7 @@ class QuestionFields:
     aggregators: tuple[Aggregator, ...]
     verify_seed_digest: Digest
     drill_down: DrillDown | None = None
+    one_in: int = 1
     admission: Admission = Admission.CERTIFICATE
 
 
