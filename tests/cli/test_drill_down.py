@@ -75,6 +75,11 @@ def test_as_many_survive_as_4095_candidates_allow_unless_it_says_less(fleetcount
         ("most_survivors = 4", "most_survivors = 256", "1 to 255"),
         ("windows = 720", "windows = 721", "a multiple of the 3 levels"),
         ('every = "1 h"', 'every = "10 min"', "a drill-down needs at least 660 s"),
+        (
+            'mode = "direct"',
+            'mode = "sampling"\nupload_style = "two_instalments"',
+            "coin is day, allowed in a drill-down: window, a fresh toss for each step",
+        ),
         ('domain = "drill-down"', "", "allowed is 'drill-down' where [drill_down] is given"),
         ("[drill_down]", '[domain]\nkind = "h3"\n[drill_down]', "a drill-down has none"),
         ("most_survivors", "most", "most"),
@@ -84,7 +89,10 @@ def test_a_walk_that_cannot_be_is_refused_in_one_line(
     fleetcount: Shell, deployed: Path, old: str, new: str, said: str
 ) -> None:
     assert old in WALKING
-    (deployed / "spec.toml").write_text(WALKING.replace(old, new))
+    spec = WALKING.replace(old, new)
+    if "coin is" in said:
+        spec = spec.replace('domain = "drill-down"', 'domain = "drill-down"\ncoin = "day"')
+    (deployed / "spec.toml").write_text(spec)
 
     ran = fleetcount(*CREATE)
 
@@ -161,7 +169,7 @@ def test_a_plan_says_what_a_walk_finds(fleetcount: Shell) -> None:
         "direct, geometric": 141,
         "direct, Gaussian": 150,
         "sampling 1/4, geometric": 163,
-        "sampling 1/4, Gaussian": 200,
+        "sampling 1/4, Gaussian": 182,
     }
     assert "At most 31 survivors of 128 children each: 3,968 candidates a step." in ran.out
 

@@ -2,6 +2,7 @@
 
 import copy
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,10 @@ from fleetcount.evidence.golden import golden, parse_golden
 from fleetcount_evidence.golden.comparison import check_group
 from fleetcount_evidence.golden.rows import MalformedGoldenError
 
-PATH = Path(__file__).parents[1] / "golden" / "question.json"
-GOLDEN: dict[str, list[dict[str, Any]]] = json.loads(PATH.read_text())
+PATHS = [Path(__file__).parents[1] / "golden" / name for name in ("question.json", "noise.json")]
+GOLDEN: dict[str, list[dict[str, Any]]] = {
+    name: rows for path in PATHS for name, rows in json.loads(path.read_text()).items()
+}
 DECIMALS = [name for name in GOLDEN if not name.startswith("ledger")]
 
 
@@ -22,18 +25,29 @@ def result(name: str, rows: list[dict[str, Any]]) -> str:
 
 
 def test_the_file_is_reproduced() -> None:
-    run = CliRunner().invoke(golden, [str(PATH)])
-
-    assert run.exit_code == 0, run.output
-    assert run.output.count("ok ") == len(GOLDEN) == 27
+    found = 0
+    for path in PATHS:
+        run = CliRunner().invoke(golden, [str(path)])
+        assert run.exit_code == 0, run.output
+        found += run.output.count("ok ")
+    assert found == len(GOLDEN) == 38
 
 
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_number_wrong_in_the_eighth_digit_is_a_miss(name: str) -> None:
     for row in GOLDEN[name]:
         wrong = copy.deepcopy(row)
-        wrong["expected"] = repr(float(row["expected"]) * (1 + 3e-8)) if float(row["expected"]) else "1e-320"
+        worse = 3e-6 if row.get("tolerance") == "relative 1e-6" else 3e-8
+        # A number of a noise file may be a fraction.
+        value = float(Fraction(row["expected"]))
+        wrong["expected"] = repr(value * (1 + worse)) if value else "1e-320"
         assert result(name, [wrong]).startswith("MISS")
+
+
+@pytest.mark.parametrize("tolerance", ["relative 1", "relative -1e-9", "about", "absolute 1", 7])
+def test_a_tolerance_that_is_none_is_refused(tolerance: object) -> None:
+    with pytest.raises(MalformedGoldenError, match="tolerance"):
+        result("unit_added", [{**GOLDEN["unit_added"][0], "tolerance": tolerance}])
 
 
 def test_an_input_that_no_group_knows_or_that_is_no_number_is_refused() -> None:

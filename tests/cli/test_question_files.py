@@ -2,6 +2,7 @@
 
 import json
 import re
+import time
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 from fleetcount.question.files import read_question
+from fleetcount_mechanisms.accounting.solving import sd_of_cell
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.window.domain import Frame, SquareGrid
 
@@ -153,9 +155,19 @@ def test_the_noise_of_a_month_is_solved_for_its_promise(fleetcount: Callable, de
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("windows = 720", "windows = 720", "takes all of it"),
-        ("windows = 720", "windows = 168", "takes all of it"),
-        ("windows = 720", "windows = 6", "refuses it (largest_epsilon)"),
+        ("windows = 720", "windows = 720", "takes all of it, and all of another one after it without a pause."),
+        ("windows = 720", "windows = 168", "takes all of it, and all of another one after it without a pause."),
+        (
+            "[release]",
+            "[release]\nfollowed = false",
+            "takes all of it, and all of another one after it without a pause.",
+        ),
+        ("windows = 720", "windows = 6", "takes all of it, and all of another one after it without a pause."),
+        (
+            'windows = 720\nwindow = "10 min"\n[release]',
+            'windows = 6\nwindow = "10 min"\n[release]\nfollowed = false',
+            "refuses it (largest_epsilon)",
+        ),
         ("[release]", '[release]\nkind = "geometric"', "refuses it (total_epsilon)"),
     ],
 )
@@ -167,6 +179,65 @@ def test_who_asks_is_told_whether_a_device_with_default_limits_takes_part(
     made = fleetcount(*CREATE)
 
     assert said in " ".join(made.out.split())
+
+
+@pytest.mark.parametrize(
+    ("rate", "coin", "followed", "alone"),
+    [("1/4", "day", 42.2, 41.8), ("1/4", "question", 112.9, 90.8), ("1/2", "question", 66.9, 49.7)],
+)
+def test_what_a_successor_costs_is_said_and_a_month_alone_refuses_it_with_the_date_from_which_it_fits(
+    fleetcount: Callable, deployed: Path, rate: str, coin: str, followed: float, alone: float
+) -> None:
+    spec = SAMPLED.replace('"1/2"', f'"{rate}"').replace("windows = 720", f'windows = 720\ncoin = "{coin}"')
+    spec = spec.replace(
+        'opens = "in 10 min"', f"opens = {time.strftime('%Y', time.gmtime(time.time() + 366 * 86400))}-01-01T00:00:00Z"
+    )
+    errors = []
+    for name, change in (("a", ""), ("b", "followed = false\n")):
+        (deployed / "spec.toml").write_text(spec.replace("[release]\n", f"[release]\n{change}"))
+        made = fleetcount(*CREATE[:-1], f"{name}.question")
+        assert made.code == 0
+        said = " ".join(made.out.split())
+        errors.append(sd_of_cell(read_question(deployed / f"{name}.question").question.design))
+        assert "error of an empty cell" in said
+        if coin == "day":
+            # One answer of a day is not amplified, and the noise of this promise is too weak for it.
+            assert "refuses it (largest_epsilon)" in said
+            continue
+        assert ("and all of another one after it without a pause." in said) is (not change)
+        assert ("refuses another one right after it (total_epsilon)" in said) is bool(change)
+        assert ("the same would fit if it began" in said) is bool(change)
+
+    assert followed - 0.15 < errors[0] <= followed
+    assert alone - 0.15 < errors[1] <= alone
+
+
+def test_one_window_of_several_is_asked_with_all_of_epsilon_and_says_so(fleetcount: Callable, deployed: Path) -> None:
+    spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
+    spec = spec.replace("[release]", '[mechanism]\nkind = "k-ary"\nepsilon_local = "10"\n[release]')
+    spec = spec.replace('epsilon = "10"\ndelta', 'kind = "geometric"\nnoise_epsilon = "10"\ndelta')
+    (deployed / "spec.toml").write_text(spec)
+
+    made = fleetcount(*CREATE)
+
+    assert made.code == 0, made
+    said = " ".join(made.out.split())
+    assert "each device answers in one window of 720, the same in every cycle" in said
+    assert "moves the odds of what it had to say by at most a factor of e^10.00" in said
+    assert "it is the truth with a chance of 0.9967. In which window it answered is seen" in said
+    assert read_question(deployed / "q.question").question.one_in == 720
+    for wrong, words in (
+        (spec.replace("one_in = 720", "one_in = 719"), "one_in is 719, allowed: 720 or more"),
+        (spec.replace("one_in = 720", "one_in = 0"), "schedule.one_in"),
+        (
+            SPEC.replace("windows = 720", "windows = 720\none_in = 720"),
+            "one_in is 720 in direct mode, allowed: response",
+        ),
+    ):
+        (deployed / "spec.toml").write_text(wrong)
+        refused = fleetcount(*CREATE[:-1], "wrong.question")
+        assert refused.code == 2
+        assert words in refused.error_line
 
 
 def test_geometric_noise_is_solved_too(fleetcount: Callable, deployed: Path) -> None:

@@ -4,9 +4,12 @@ The adversary is random; what it is held against is a plain sum over every perio
 """
 
 import random
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from fractions import Fraction
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -14,9 +17,10 @@ from fleetcount_client.charges import Charge, unit_id
 from fleetcount_client.ledger import Ledger, budget_of, charges_of_question, open_units, spent_within
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_question
 from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
-from fleetcount_client.spool import SpoolFile
+from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.spool_rows import Beginning, Phase, Report
 from fleetcount_mechanisms.accounting.charges import unit_loss, window_loss
+from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import QuestionId, WindowId
@@ -118,7 +122,7 @@ class Adversary:
         if answered:
             assert charge.loss is not None
             earlier = self.answered.get(charge.charge_id, (0, 0, charge.loss))
-            self.answered[charge.charge_id] = charge.asked_at, max(earlier[1], dated.asked_until), charge.loss
+            self.answered[charge.charge_id] = charge.asked_at, max(earlier[1], dated.last), charge.loss
 
     def join(self) -> None:
         question = self.random.choice(QUESTION)
@@ -127,13 +131,10 @@ class Adversary:
             self.joined.add(question.question_id)
 
     def reserve(self, question: Question, charges: Sequence[Charge]) -> bool:
-        row = QuestionRow(
-            question_id=question.question_id, name="", offer=b"", state=QuestionState.JOINED, changed_at=0.0, reason=""
-        )
         before = self.held()
         new = [one for one in charges if one.charge_id not in self.spool.ledger()]
         dated = [self.spool.ledger().dated(one) for one in new]
-        refusal = QuestionRows(self.spool).join(row, charges, lambda ledger, more: ledger.judge(POLICY, more))
+        refusal = join(self.spool, question, charges, POLICY)
         self.judged(refusal is None, before, dated)
         return refusal is None
 
@@ -174,11 +175,11 @@ class Adversary:
             self.joined.discard(question_id)
 
     def held(self) -> list[tuple[int, int, LossVector]]:
-        return [(one.asked_at, one.asked_until, one.loss) for one in self.spool.charges() if one.loss is not None]
+        return [(one.asked_at, one.last, one.loss) for one in self.spool.charges() if one.loss is not None]
 
     def judged(self, admitted: bool, before: list[tuple[int, int, LossVector]], new: list[Charge]) -> None:
         """Hold the filter's word against the plain sum: neither more nor less is admitted than fits."""
-        rows = [(one.asked_at, one.asked_until, one.loss) for one in new if one.loss is not None]
+        rows = [(one.asked_at, one.last, one.loss) for one in new if one.loss is not None]
         if rows:
             assert admitted == most_held(POLICY, [*before, *rows])
             self.admitted, self.refused = self.admitted + admitted, self.refused + (not admitted)
@@ -232,6 +233,133 @@ def test_a_device_with_default_limits_has_room_for_a_month_of_hourly_maps(
     assert len(charges) == 720
     assert (Ledger().judge(policy, charges) is None) is fits
     assert (spent_within(policy, charges, 0).epsilon <= 10) is fits
+
+
+def test_the_order_is_that_of_the_question_a_ledger_takes_first_and_stays_while_a_period_may_hold_both() -> None:
+    """At p = 1/100, a coin a day and (1/10, 1e-12) the order of direct answers would want nearly twice the noise."""
+    promise = Fraction(1, 10), Fraction(1, 10**12)
+    die = SamplingDie.uniform(Fraction(1, 100), 3)
+    noise = noise_for_promise(die, month(coin=Coin.DAY).shape, *promise)
+    release = Release(
+        kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, level=Fraction(19, 20), noise_variance=noise.variance
+    )
+    rare = month(coin=Coin.DAY, mechanism=die, release=release)
+    policy = OwnerPolicy(signals=frozenset({SIGNAL}), total_epsilon=promise[0], total_delta=promise[1])
+    usual, begin = budget_of(policy).orders, START - 10**6
+
+    ledger = Ledger()
+    charges = charges_of_question(rare, policy, begin, begin, (), ledger)
+
+    orders = ledger.orders_for(rare, policy)
+    assert orders != usual
+    assert ledger.judge(policy, charges) is None
+    assert Fraction(99, 1000) < spent_within(policy, charges, 0).epsilon <= promise[0]
+    for charge in charges:
+        ledger.put(charge)
+    soon = WORLD.once(charges[-1].asked_until + policy.budget_period_s - 10)
+    later = WORLD.once(charges[-1].asked_until + policy.budget_period_s + 10)
+    assert ledger.orders_for(soon, policy) == orders
+    assert ledger.orders_for(later, policy) == usual
+    # Whoever charges at another order may not share a period with what is held.
+    [wrong] = charges_of_question(soon, policy, begin, begin)
+    refusal = ledger.judge(policy, [wrong])
+    assert refusal is not None
+    assert refusal.rule == "changed_limits"
+    [free] = charges_of_question(later, policy, begin, begin, (), ledger)
+    refusal = ledger.judge(policy, [free])
+    assert refusal is None or refusal.rule == "total_epsilon"
+
+
+@dataclass(frozen=True)
+class Told:
+    """A clock that says what it is told."""
+
+    moment: float
+
+    def now(self) -> float:
+        return self.moment
+
+
+MONTHS = [
+    ("direct", {"mode": Mode.DIRECT, "mechanism": None}),
+    ("coin a window", {"mechanism": SamplingDie.uniform(Fraction(1, 4), 3)}),
+    ("coin a day", {"mechanism": SamplingDie.uniform(Fraction(1, 4), 3), "coin": Coin.DAY}),
+    ("1/4 a question", {"mechanism": SamplingDie.uniform(Fraction(1, 4), 3), "coin": Coin.QUESTION}),
+    (
+        "1/2 a question",
+        {"mechanism": SamplingDie.uniform(Fraction(1, 2), 3, allow_large_rate=True), "coin": Coin.QUESTION},
+    ),
+]
+
+
+def months(changes: dict[str, object], *, followed: bool) -> Iterator[Question]:
+    """Return months, each right after the one before, with the noise that is solved for the default promise."""
+    plain = month(**changes)
+    times, answer = plain.schedule, plain.design.answer
+    periods = times.followed(plain.coin, OwnerPolicy(signals=frozenset()).budget_period_s) if followed else None
+    noise = noise_for_promise(answer, plain.shape, Fraction(10), Fraction(1, 10**9), periods=periods)
+    release = Release(
+        kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, level=Fraction(19, 20), noise_variance=noise.variance
+    )
+    for number in count():
+        later = replace(times, first=times.opens(0) + number * times.windows * times.every_s)
+        yield month(**changes, name=f"month {number}", schedule=later, release=release)
+
+
+@pytest.mark.parametrize("followed", [True, False], ids=["followed", "alone"])
+@pytest.mark.parametrize(("name", "changes"), MONTHS, ids=[name for name, _ in MONTHS])
+def test_a_month_follows_a_month_on_a_real_ledger_or_is_refused_with_the_date_from_which_it_fits(
+    tmp_path: Path, name: str, changes: dict[str, object], followed: bool
+) -> None:
+    policy = OwnerPolicy(signals=frozenset({SIGNAL}), allow_direct=True, largest_epsilon=Fraction(2))
+    asked = months(changes, followed=followed)
+
+    taken = -1
+    while taken < 2:
+        taken += 1
+        question = next(asked)
+        clock = Told(question.schedule.opens(0) - 60)
+        # A device that begins anew reads its file again.
+        spool = SpoolFile(tmp_path / "device.db", durable=False).device()
+        charges = charges_of_question(question, policy, clock.now(), -(10**9), (), spool.ledger())
+        refusal = join(spool, question, charges, policy)
+        if refusal is not None:
+            break
+    held = spool.charges()
+    ends = sorted({one.last for one in held})
+    touched = [
+        sum(one.loss.at[0] for one in held if one.loss and one.last >= end > one.asked_at - policy.budget_period_s)
+        for end in ends[:: 1 + len(ends) // 100]
+    ]
+    [limit] = budget_of(policy, charges[0].loss.orders if charges[0].loss else None).limits
+    assert max(touched) <= limit
+    whole = name in ("direct", "coin a window")
+    if followed or whole:
+        assert refusal is None
+        assert taken == 2
+        assert max(touched) > limit * Fraction(99, 100)
+        return
+    assert taken == 1
+    assert refusal is not None
+    assert refusal.rule == "total_epsilon"
+    found = re.search(r"the same would fit if it began (\d+) s later, at (\S+)$", refusal.message)
+    assert found is not None
+    moment = datetime.fromisoformat(found[2]).timestamp()
+    assert moment == question.schedule.opens(0) + int(found[1])
+    for shift, fits in ((0, True), (-1, False)):
+        moved = replace(question.schedule, first=int(moment) + shift)
+        # The coin of a day counts by days, so that a question moved by hours has other units.
+        if name != "coin a day":
+            again = month(**changes, name="later", schedule=moved, release=question.release)
+            charges = charges_of_question(again, policy, moment - 60, -(10**9), (), spool.ledger())
+            assert (spool.ledger().judge(policy, charges) is None) is fits
+
+
+def join(spool: Spool, question: Question, charges: Sequence[Charge], policy: OwnerPolicy) -> PolicyRefusal | None:
+    row = QuestionRow(
+        question_id=question.question_id, name="", offer=b"", state=QuestionState.JOINED, changed_at=0.0, reason=""
+    )
+    return QuestionRows(spool).join(row, charges, lambda ledger, more: ledger.judge(policy, more))
 
 
 def test_a_drill_down_costs_as_many_windows_whatever_its_levels() -> None:

@@ -382,7 +382,9 @@ def test_charges_under_other_limits_never_share_a_period_with_new_ones() -> None
     held = charge_of(WORLD.once(), old)
 
     def asked(at: int) -> Charge:
-        return replace(charge_of(WORLD.once(), new), charge_id=b"new", asked_at=at, asked_until=at + 100)
+        return replace(
+            charge_of(WORLD.once(), new), charge_id=b"new", asked_at=at, asked_until=at + 100, counts_until=None
+        )
 
     free = held.asked_until + new.budget_period_s
     refusal = judge_charge(new, [held], asked(free - 1))

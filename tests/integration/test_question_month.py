@@ -40,6 +40,7 @@ window = "10 min"
 
 [release]
 epsilon = "{epsilon}"
+followed = false
 delta = "1e-9"
 level = "0.999999"
 
@@ -147,7 +148,7 @@ async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
     low, high = (int(part.replace(",", "")) for part in answer.rsplit("interval ", 1)[1].split(" to "))
     assert low <= 3 * len(asked) <= high, answer
     assert f"not in it: {gap}" in said
-    driver = r"all answers of a device together by at most e\^([0-9.]+), except with probability 0.000000001"
+    driver = r"all answers of a device together by at most e\^([0-9.]+) \(epsilons at delta 0.000000001; with"
     said_of_all = re.search(driver, words)
     # The noise is solved for at most what was asked, and may give a little less.
     assert said_of_all is not None

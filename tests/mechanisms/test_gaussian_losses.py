@@ -10,7 +10,13 @@ from fleetcount_mechanisms.answers import Relation, Truth, answer_named
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.gaussian_losses import STATED_DELTA, gaussian_loss
 from fleetcount_mechanisms.randomness import rounded_up
-from fleetcount_mechanisms.renyi import gaussian_rho, order_epsilon, panel_gaussian_divergence, zcdp_epsilon
+from fleetcount_mechanisms.renyi import (
+    gaussian_rho,
+    order_epsilon,
+    panel_added,
+    panel_gaussian_divergence,
+    zcdp_epsilon,
+)
 from fleetcount_mechanisms.sampling import SamplingDie
 from numpy.typing import NDArray
 
@@ -25,10 +31,8 @@ def test_the_golden_rows() -> None:
     assert float(zcdp_epsilon(Fraction(1, 660), DELTA)) == pytest.approx(0.304019425441280, abs=1e-12)
     assert float(order_epsilon(5 * Fraction(24, 660), Fraction(5), DELTA)) == pytest.approx(4.73713161163205, abs=near)
     assert float(order_epsilon(Fraction(9), Fraction(9), DELTA / 3)) == pytest.approx(11.3352986578784, abs=1e-13)
-    assert float(panel_gaussian_divergence(HALF, 1, Fraction(166), 5)) == pytest.approx(0.00758144426371819, abs=near)
-    assert float(panel_gaussian_divergence(Fraction(1, 10), 1, Fraction(4), 3)) == pytest.approx(
-        0.00874731669715412, abs=near
-    )
+    assert float(2 * panel_added(HALF, 1, Fraction(166), 5)) == pytest.approx(0.00758144426371819, abs=near)
+    assert float(2 * panel_added(Fraction(1, 10), 1, Fraction(4), 3)) == pytest.approx(0.00874731669715412, abs=near)
 
 
 @pytest.mark.parametrize("rho", [Fraction(1, 10**6), Fraction(1, 660), Fraction(1), Fraction(4)])

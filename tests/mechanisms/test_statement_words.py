@@ -54,6 +54,9 @@ def test_a_window_speaks_of_one_answer_and_of_all_of_them(name: str) -> None:
 
     public, together = plain_sentences(question.design, views)
 
+    # A delta bounds no chance, and no sentence says so.
+    assert ("which is no bound on their chance" in public) is (views[0].epsilon is not None and views[0].delta > 0)
+    assert "except with" not in public
     powers = [Decimal(power) for _, power in POWER.findall(public)]
     stated = views[:3:2] if question.schedule.windows > 1 else views[:1]
     assert len(powers) == len(stated)

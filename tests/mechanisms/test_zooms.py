@@ -263,16 +263,16 @@ def test_no_charge_is_below_the_divergence_of_the_numbers(rate: Fraction, noise:
 
     charged, once = (unit_loss(one, (order,), 1).at[0] / SCALE for one in (design, plain))
     assert once < truth <= charged + 1e-9
-    # The numbers outside of the box; Theorem 3 is exact to a factor of two.
-    assert charged <= (1.02 if rate == 1 or isinstance(noise, TwoSidedNoise) else 2) * truth
+    # The numbers outside of the box.
+    assert charged <= 1.02 * truth
 
 
 def test_the_noise_of_a_question_keeps_its_promise_over_all_zooms() -> None:
     shape, promise = ScheduleShape(units=(1,) * 24, days=(24,)), (Fraction(4), Fraction(1, 10**6))
 
-    noise = noise_for_promise(Truth(32), shape, *promise, in_ledgers=True, zooms=DEEP)
+    noise = noise_for_promise(Truth(32), shape, *promise, zooms=DEEP)
 
-    plain = noise_for_promise(Truth(32), ScheduleShape(units=(1,) * 72, days=(72,)), *promise, in_ledgers=True)
+    plain = noise_for_promise(Truth(32), ScheduleShape(units=(1,) * 72, days=(72,)), *promise)
     assert noise == plain
     views = question_views(zoomed(Truth(32), noise, DEEP), shape, promise[1])
     assert max(one.epsilon or 0 for one in views[:3]) <= promise[0]

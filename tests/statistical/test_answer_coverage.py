@@ -294,3 +294,34 @@ def test_a_false_bound_on_who_stayed_covers_too_seldom() -> None:
     ends = difference_ends(design(noise, rate), *pair, (1, 2), LEVEL, stayed=290)
 
     assert covered(ends, 0) < 0.9
+
+
+@pytest.mark.parametrize(("sigma", "devices"), [("184/100", 100), ("82/10", 2000)])
+def test_places_found_by_a_walk_are_covered_all_at_once_under_fresh_tosses_alone(sigma: str, devices: int) -> None:
+    """The busiest of 128 alike squares, then its four quarters of so many devices: a walk of two steps, p = 1/4.
+
+    A toss that holds for both steps counts the same sampled devices again by which the square was chosen, and its
+    intervals do not cover: a drill-down with such a coin is refused.
+    """
+    rate, runs = Fraction(1, 4), RUNS // 5
+    asked = design(GaussianNoise(Fraction(sigma) ** 2), rate)
+    generator = np.random.default_rng(11)
+    first = generator.binomial(devices, 0.25, (runs, 128, 4))
+    seen = first.sum(axis=2) + drawn_noises(generator, asked, (runs, 128))
+    best = seen.argmax(axis=1)
+    fresh = generator.binomial(devices, 0.25, (runs, 4))
+    held = first[np.arange(runs), best]
+
+    def covered(counted: Integers) -> float:
+        values = (counted + drawn_noises(generator, asked, (runs, 4))).ravel()
+        low, high = sum_ends(asked, Sums(values=values, cells=1, windows=1), each_level(asked, LEVEL, 4))
+        return float(((low <= devices) & (high >= devices)).reshape(runs, 4).all(axis=1).mean())
+
+    assert covered(fresh) >= LOWEST - 0.005
+    assert covered(held) < 0.9
+
+
+def drawn_noises(generator: Draw, asked: Design, shape: tuple[int, ...]) -> Integers:
+    """Return the noise of both aggregators on numbers of a shape, rounded normal: nearly N_Z(0, 2 s) from s = 3 on."""
+    spread = math.sqrt(asked.aggregators * asked.noise.draw_variance)
+    return np.rint(generator.normal(0, spread, shape)).astype(np.int64)

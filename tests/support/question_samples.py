@@ -120,6 +120,7 @@ def every_question() -> dict[str, Question]:
         "response": one_round_question(Mode.RESPONSE),
         "one_sided": one_round_question(Mode.DIRECT, release=ONE_SIDED),
         "drill_down": drill_down_question(),
+        "one_in": one_round_question(Mode.RESPONSE, schedule=replace(DAILY, windows=60), one_in=30),
         "gaussian": sampling_question(release=GAUSSIAN, coin=Coin.DAY),
         "zooms": sampling_question(
             domain=SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=4, rows=2),

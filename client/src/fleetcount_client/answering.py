@@ -15,7 +15,7 @@ from fleetcount_mechanisms.responses import MangatVector, RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie, toss, toss_in_unit
 from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.errors import DecodeError, QuestionError
-from fleetcount_protocol.ids import Digest, ReportId, SessionId, new_report_id
+from fleetcount_protocol.ids import Digest, QuestionId, ReportId, SessionId, new_report_id
 from fleetcount_protocol.layout import uint
 from fleetcount_protocol.window.domain import Bins
 from fleetcount_protocol.window.signal import converted
@@ -115,6 +115,7 @@ def truth_of(window: Window, reading: Reading) -> Truth:
 # kept; only the device's own secret is.
 
 _COIN_LABEL: Final = b"fleetcount device coin v1"
+_SLOT_LABEL: Final = b"fleetcount device slot v1"
 _BLOCK_BYTES: Final = 64
 
 
@@ -145,6 +146,15 @@ def coin_of(secret: bytes, unit: bytes, rate: Fraction) -> bool:
     """
     number = uniform_below(_DerivedBytes(_COIN_LABEL + secret + unit), rate.denominator)
     return number < rate.numerator
+
+
+def slot_of(secret: bytes, question_id: QuestionId, one_in: int) -> int:
+    """Return in which of `one_in` windows the device is asked, 0 to one_in - 1, each with probability exactly 1/one_in.
+
+    It follows from the device's own secret and the signed question, so that nobody else knows it before the answer,
+    nobody can choose a question that meets a device in a window of his choice, and it is the same in every cycle.
+    """
+    return uniform_below(_DerivedBytes(_SLOT_LABEL + secret + question_id), one_in)
 
 
 def draw_two_round(

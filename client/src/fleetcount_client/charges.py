@@ -37,8 +37,10 @@ class Charge:
     """One answered window, or one reserved unit of a question: what it costs against each class of adversary.
 
     The truth is read at some moment from `asked_at`, the opening of round one of its first window, to before
-    `asked_until`, the end of round one of its last, both Unix seconds; it counts whole in every period that holds such
-    a moment. `loss` is what readers of the releases learn, in the vector of the `promise` it was charged under, for a
+    `asked_until`, the end of round one of its last, both Unix seconds. A charge counts whole in every period that holds
+    a second from `asked_at` to `counts_until`: one window counts at the second it opens, so that a period's promise is
+    about the windows that open in it, and several that share a coin count from the first to `asked_until`, which None
+    stands for. `loss` is what readers of the releases learn, in the vector of the `promise` it was charged under, for a
     change of the truth by `relation`; None when nothing finite is known. `epsilon`, for display, is that of a
     unit of one window whose loss is pure. `exposure` is the chance that all aggregators together see any of its
     answers, `answers` how many of them they are expected to see. While nothing was `sent` for it, a reservation can be
@@ -50,6 +52,7 @@ class Charge:
     signal: str
     asked_at: int
     asked_until: int
+    counts_until: int | None = None
     epsilon: Decimal | None
     exposure: Fraction
     answers: Fraction
@@ -58,6 +61,11 @@ class Charge:
     loss: "LossVector | None" = None
     question_id: bytes | None = None
     sent: bool = True
+
+    @property
+    def last(self) -> int:
+        """The last second at which it counts."""
+        return self.asked_until if self.counts_until is None else self.counts_until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,8 +3,10 @@
 Rules over rows only. The spool stores the rows; nothing here reads a clock, a truth or a file.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -12,7 +14,13 @@ from math import inf, lcm
 from operator import add
 from typing import Final
 
-from fleetcount_mechanisms.accounting.charges import charge_relation, exposure_of, unit_loss, window_loss
+from fleetcount_mechanisms.accounting.charges import (
+    charge_relation,
+    exposure_of,
+    ledger_budget,
+    unit_loss,
+    window_loss,
+)
 from fleetcount_mechanisms.accounting.periods import LossFilter, PeriodTotals, TimedLoss
 from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
 from fleetcount_mechanisms.answers import Relation
@@ -28,9 +36,15 @@ _NEVER: Final = -(1 << 61)
 
 
 @lru_cache(maxsize=16)
-def budget_of(policy: OwnerPolicy) -> LossBudget:
-    """Return the filter that holds a policy's promise: its orders follow from epsilon and delta and never change."""
-    return LossBudget.for_promise(policy.total_epsilon, policy.total_delta)
+def budget_of(policy: OwnerPolicy, orders: tuple[int, ...] | None = None) -> LossBudget:
+    """Return the filter that holds a policy's promise at these orders, by default at the one that suits direct answers.
+
+    Charges that may share a period have the same orders, chosen before the first of them is answered
+    (`Ledger.orders_for`): then they are constants of every period, as the proof wants them.
+    """
+    if orders is None:
+        return LossBudget.for_promise(policy.total_epsilon, policy.total_delta)
+    return LossBudget(epsilon=policy.total_epsilon, delta=policy.total_delta, orders=orders)
 
 
 class Ledger:
@@ -61,7 +75,27 @@ class Ledger:
 
         Only a clock that was set back lets a device answer in such an order; it refunds nothing.
         """
-        return charge if charge.asked_until > self._latest else replace(charge, asked_until=self._latest + 1)
+        if charge.asked_until > self._latest:
+            return charge
+        return replace(charge, asked_until=self._latest + 1, counts_until=None)
+
+    def orders_for(self, question: Question, policy: OwnerPolicy) -> tuple[int, ...]:
+        """Return the orders at which a question is charged: those of what it may share a period with, if there is any.
+
+        Otherwise those of the policy, unless the question's answers are within the promise at the order that suits
+        them best, and not at those. The order follows from what is asked, before anything of it is answered.
+        """
+        schedule, period_s = question.schedule, policy.budget_period_s
+        first, last = schedule.opens(0) - period_s, schedule.end + period_s
+        near = [
+            charge.loss.orders
+            for charge in self._charges.values()
+            if charge.loss is not None
+            and charge.promise == policy.promise
+            and charge.asked_at < last
+            and charge.asked_until > first
+        ]
+        return near[0] if near else _own_orders(question, policy)
 
     def judge(self, policy: OwnerPolicy, new: Sequence[Charge]) -> PolicyRefusal | None:
         """Return why charges do not fit together with what is held; None when they do.
@@ -115,85 +149,118 @@ class Ledger:
         return self._totals
 
 
+_Kind = tuple[str, tuple[int, ...]]
+
+
+def _kind(charge: Charge) -> _Kind | None:
+    """Return under which promise and at which orders a charge was made, None without a finite loss."""
+    return None if charge.loss is None else (charge.promise, charge.loss.orders)
+
+
 class _Totals:
-    """What the charges of a ledger come to under one policy: its filter, and what that cannot hold."""
+    """What the charges of a ledger come to under one policy: a filter for each order, and what these cannot hold."""
 
     def __init__(self, policy: OwnerPolicy, charges: Iterable[Charge]) -> None:
         self.policy = self._policy = policy
         self._promise = policy.promise
-        self._budget = budget_of(policy)
-        self._others: dict[bytes, Charge] = {}
-        self._others_span: tuple[int, int] | None = None
-        self._filter = LossFilter(self._budget, policy.budget_period_s)
+        self._filters: dict[tuple[int, ...], LossFilter] = {}
+        self._held: dict[_Kind, dict[bytes, Charge]] = {}
         self._seen = _Exposures(policy.budget_period_s) if policy.trust is Trust.NO_OPERATOR else None
         for charge in charges:
             self.put(charge)
 
     def put(self, charge: Charge) -> None:
-        if self._of_another_promise(charge):
-            self._others[charge.charge_id] = charge
-            self._others_span = None
+        if (kind := _kind(charge)) is not None:
+            self._held.setdefault(kind, {})[charge.charge_id] = charge
         if self._seen is not None:
             self._seen.put(charge)
-        timed = self._timed(charge)
-        if timed is not None:
-            self._filter.add(timed)
+        if (timed := self._timed(charge)) is not None:
+            self._filter(timed).add(timed)
 
     def drop(self, charge: Charge) -> None:
-        if self._others.pop(charge.charge_id, None) is not None:
-            self._others_span = None
+        if (kind := _kind(charge)) is not None:
+            del self._held[kind][charge.charge_id]
         if self._seen is not None:
             self._seen.drop(charge)
-        timed = self._timed(charge)
-        if timed is not None:
-            self._filter.remove(timed)
+        if (timed := self._timed(charge)) is not None:
+            self._filter(timed).remove(timed)
 
     def judge(self, new: Sequence[Charge]) -> PolicyRefusal | None:
-        return self._judge_promise(new) or self._judge_losses(new) or self._judge_exposure(new)
+        return self._judge_kind(new) or self._judge_losses(new) or self._judge_exposure(new)
+
+    def _filter(self, timed: TimedLoss) -> LossFilter:
+        orders = timed.loss.orders
+        if orders not in self._filters:
+            self._filters[orders] = LossFilter(budget_of(self._policy, orders), self._policy.budget_period_s)
+        return self._filters[orders]
 
     def _timed(self, charge: Charge) -> TimedLoss | None:
         """Return a charge as the filter takes it; None when it has no finite loss, or one under another promise."""
-        if charge.loss is None or self._of_another_promise(charge):
+        if charge.loss is None or charge.promise != self._promise:
             return None
-        # The filter counts whole seconds, the truth is read at any moment: the second in which it ends counts too.
-        return TimedLoss(first=charge.asked_at, last=charge.asked_until, loss=charge.loss)
+        return TimedLoss(first=charge.asked_at, last=charge.last, loss=charge.loss)
 
-    def _of_another_promise(self, charge: Charge) -> bool:
-        return charge.loss is not None and charge.promise != self._promise
-
-    def _judge_promise(self, new: Sequence[Charge]) -> PolicyRefusal | None:
-        # What was charged under other limits cannot be charged anew under these, so they never share a period.
-        if not self._others:
+    def _judge_kind(self, new: Sequence[Charge]) -> PolicyRefusal | None:
+        # What was charged under other limits or orders cannot be charged anew under these: they never share a period.
+        kinds = {kind for kind in map(_kind, new) if kind is not None}
+        others = [held for kind, some in self._held.items() if kinds - {kind} for held in some.values()]
+        if not others:
             return None
         period_s = self._policy.budget_period_s
-        if self._others_span is None:
-            others = self._others.values()
-            self._others_span = min(one.asked_at for one in others), max(one.asked_until for one in others)
-        begins, free = self._others_span[0] - period_s, self._others_span[1] + period_s
-        if all(one.asked_at >= free or one.asked_until <= begins for one in new):
+        first, last = min(one.asked_at for one in new), max(one.asked_until for one in new)
+        near = [one for one in others if one.asked_at < last + period_s and one.asked_until > first - period_s]
+        if not near:
             return None
+        free = max(one.asked_until for one in near) + period_s
         message = (
-            "this ledger holds charges under another total_epsilon, total_delta or budget_period_s; the new limits are"
-            f" for what is asked {period_s} s after the last of them, from Unix time {free} on"
+            "this ledger holds charges under another total_epsilon, total_delta or budget_period_s, or counted at other"
+            f" orders; the new ones are for what is asked {period_s} s after the last of them, from Unix time {free} on"
         )
         return PolicyRefusal(rule="changed_limits", message=message)
 
     def _judge_losses(self, new: Sequence[Charge]) -> PolicyRefusal | None:
         losses = [timed for timed in map(self._timed, new) if timed is not None]
         taken: list[TimedLoss] = []
+        over: PolicyRefusal | None = None
         try:
             for timed in losses:
-                if not self._filter.admits(timed):
+                held = self._filter(timed)
+                if not held.admits(timed):
                     what = f"epsilon at delta {self._policy.total_delta}"
-                    return self._over("total_epsilon", what, self._filter.spent_with(timed))
+                    over = self._over("total_epsilon", what, held.spent_with(timed))
+                    break
                 # Each is judged beside those before it; nothing is judged beside the last.
                 if timed is not losses[-1]:
-                    self._filter.add(timed)
+                    held.add(timed)
                     taken.append(timed)
         finally:
             for timed in taken:
-                self._filter.remove(timed)
-        return None
+                self._filter(timed).remove(timed)
+        if over is None or (later_s := self._fits_after(losses)) is None:
+            return over
+        moment = datetime.fromtimestamp(losses[0].first + later_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return replace(over, message=f"{over.message}; the same would fit if it began {later_s} s later, at {moment}")
+
+    def _fits_after(self, losses: Sequence[TimedLoss]) -> int | None:
+        """Return after how many seconds charges that do not fit now would, None if they never do."""
+
+        def fits(later_s: int) -> bool:
+            moved = [TimedLoss(first=one.first + later_s, last=one.last + later_s, loss=one.loss) for one in losses]
+            known = self._filter(losses[0])
+            if not known.admit(moved):
+                return False
+            for one in moved:
+                known.remove(one)
+            return True
+
+        held = self._held.get((self._promise, losses[0].loss.orders), {}).values()
+        low, high = 0, max((one.last for one in held), default=0) - losses[0].first + self._policy.budget_period_s
+        if high <= 0 or not fits(high):
+            return None
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (low, middle) if fits(middle) else (middle, high)
+        return high
 
     def _judge_exposure(self, new: Sequence[Charge]) -> PolicyRefusal | None:
         policy = self._policy
@@ -223,11 +290,11 @@ class _Exposures:
 
     def put(self, charge: Charge) -> None:
         row = self._row(charge)
-        self._totals.add(charge.asked_at, charge.asked_until, row)
+        self._totals.add(charge.asked_at, charge.last, row)
 
     def drop(self, charge: Charge) -> None:
         row = self._row(charge)
-        self._totals.remove(charge.asked_at, charge.asked_until, row)
+        self._totals.remove(charge.asked_at, charge.last, row)
 
     def most_with(self, new: Sequence[Charge]) -> tuple[Fraction, Fraction]:
         """Return the largest sums of both in any period that touches a new charge."""
@@ -236,7 +303,7 @@ class _Exposures:
             # As the losses: a period with two new charges is seen whole with the later one.
             if number:
                 self.put(new[number - 1])
-            chance, answers = map(add, self._row(charge), self._totals.largest(charge.asked_at, charge.asked_until))
+            chance, answers = map(add, self._row(charge), self._totals.largest(charge.asked_at, charge.last))
             found = Fraction(chance, self._denominator), Fraction(answers, self._denominator)
             most = max(most[0], found[0]), max(most[1], found[1])
         for charge in new[:-1]:
@@ -273,19 +340,19 @@ class Spent:
 
 
 def spent_within(policy: OwnerPolicy, charges: Iterable[Charge], start: int, end: float = inf) -> Spent:
-    """Return the totals of the charges that may have been answered after `start` and before `end`.
+    """Return the totals of the charges that count after `start` and before `end`.
 
     Time is the windows' own signed time, not the device's clock: a clock that is set wrong refunds nothing.
     """
-    held = [charge for charge in charges if charge.asked_until > start and charge.asked_at < end]
-    budget = budget_of(policy)
-    total = LossVector.nothing(budget.orders)
+    held = [charge for charge in charges if charge.last > start and charge.asked_at < end]
+    totals: dict[tuple[int, ...], LossVector] = {}
     for charge in held:
-        if charge.loss is not None and charge.loss.orders == budget.orders:
-            total += charge.loss
+        if charge.loss is not None:
+            orders = charge.loss.orders
+            totals[orders] = totals.get(orders, LossVector.nothing(orders)) + charge.loss
     return Spent(
         charges=len(held),
-        epsilon=budget.spent(total),
+        epsilon=max((budget_of(policy, at).spent(total) for at, total in totals.items()), default=Decimal(0)),
         chance=sum((charge.exposure for charge in held), Fraction(0)),
         answers=sum((charge.answers for charge in held), Fraction(0)),
         without_epsilon=sum(charge.loss is None for charge in held),
@@ -300,14 +367,20 @@ def spent_within(policy: OwnerPolicy, charges: Iterable[Charge], start: int, end
 
 
 def charges_of_question(
-    question: Question, policy: OwnerPolicy, begin: float, unknown_before: float, skipped: Iterable[range] = ()
+    question: Question,
+    policy: OwnerPolicy,
+    begin: float,
+    unknown_before: float,
+    skipped: Iterable[range] = (),
+    ledger: Ledger | None = None,
 ) -> tuple[Charge, ...]:
     """Return the charges of a question for a device that joins so that it answers from `begin` on (Unix seconds).
 
+    They are at the orders that `ledger` wants, without one at those of an empty ledger.
     A unit is charged for the windows that are left of it. One that began before `unknown_before` is left out: this
     device may have answered in it with a coin it has forgotten.
     """
-    cost = _Cost(question, policy)
+    cost = _Cost(question, policy, (Ledger() if ledger is None else ledger).orders_for(question, policy))
     units = open_units(question, begin, skipped)
     opens = question.schedule.opens
     members = question.schedule.units(question.coin)
@@ -328,22 +401,27 @@ def open_units(question: Question, begin: float, skipped: Iterable[range] = ()) 
 
 
 class _Cost:
-    def __init__(self, question: Question, policy: OwnerPolicy) -> None:
+    def __init__(self, question: Question, policy: OwnerPolicy, orders: tuple[int, ...]) -> None:
         self._question = question
         self._policy = policy
-        self._orders = budget_of(policy).orders
+        self._orders = orders
 
     def charge(self, unit: int, windows: tuple[int, ...]) -> Charge:
         question, design = self._question, self._question.design
         loss = _loss(design, self._orders, len(windows), question.coin is Coin.WINDOW)
         exposure = exposure_of(design.exposure, len(windows))
         pure = loss is not None and loss.pure is not None and len(windows) == 1
+        opens, round_one_s = question.schedule.opens, question.schedule.round_one_s
+        until = opens(windows[-1]) + round_one_s
+        # A window that outlasts the period counts while it is open.
+        at_once = len(windows) == 1 and round_one_s <= self._policy.budget_period_s
         return Charge(
             charge_id=unit_id(question.question_id, unit),
             name=question.name,
             signal=question.signal,
-            asked_at=question.schedule.opens(windows[0]),
-            asked_until=question.schedule.opens(windows[-1]) + question.schedule.round_one_s,
+            asked_at=opens(windows[0]),
+            asked_until=until,
+            counts_until=opens(windows[0]) if at_once else until,
             epsilon=design.ledger_loss.epsilon if pure else None,
             exposure=exposure.chance,
             answers=exposure.answers,
@@ -353,6 +431,13 @@ class _Cost:
             question_id=question.question_id,
             sent=False,
         )
+
+
+@lru_cache(maxsize=16)
+def _own_orders(question: Question, policy: OwnerPolicy) -> tuple[int, ...]:
+    own, period_s = Counter(question.shape.units), policy.budget_period_s
+    ways = [(own,)] if question.schedule.windows == 1 else [question.schedule.followed(question.coin, period_s), (own,)]
+    return ledger_budget(question.design, ways, policy.total_epsilon, policy.total_delta).orders
 
 
 @lru_cache(maxsize=256)

@@ -118,6 +118,10 @@ def _trust(table: Table, key: str) -> Trust:
     return Trust(table.choice(key, [one.value for one in Trust]))
 
 
+DEFAULT_PERIOD_S: Final = 2_592_000
+"""30 days: the period over which a device adds up what it answers, unless its owner says otherwise."""
+
+
 @settings
 class OwnerPolicy:
     """[policy]: the owner's limits; a window beyond any of them is refused (docs/embedding.md, "Policy").
@@ -144,8 +148,8 @@ class OwnerPolicy:
     trust: Trust = setting(_trust, default=Trust.ONE_HONEST_OPERATOR)
     largest_chance: Fraction = setting(Table.number, _SHARE, default=Fraction(1, 2))
     largest_expected_answers: Fraction = setting(Table.number, _ANSWERS, default=Fraction(360))
-    budget_period_s: int = setting(Table.integer, _HOUR_S, _TEN_YEARS_S, default=2_592_000)
-    fresh_ledger_wait_s: int = setting(Table.integer, 0, _TEN_YEARS_S, default=2_592_000)
+    budget_period_s: int = setting(Table.integer, _HOUR_S, _TEN_YEARS_S, default=DEFAULT_PERIOD_S)
+    fresh_ledger_wait_s: int = setting(Table.integer, 0, _TEN_YEARS_S, default=DEFAULT_PERIOD_S)
     enrolment_wait_s: int | None = setting(Table.integer, 0, _TEN_YEARS_S, default=None)
     allow_direct: bool = setting(Table.boolean, default=False)
     allow_exact_release: bool = setting(Table.boolean, default=False)

@@ -152,7 +152,9 @@ class QuestionRows:
             if found is not None and found[0] is not None:
                 return bytes(found[0])
             secret = source.random_bytes(_COIN_SECRET_BYTES)
-            connection.execute("UPDATE device SET secret=? WHERE name=?", (secret, self._spool.name))
+            kept = connection.execute("UPDATE device SET secret=? WHERE name=?", (secret, self._spool.name))
+            if kept.rowcount != 1:
+                raise MachineError("the device's secret cannot be kept: its ledger has not begun")
         return secret
 
     def _values(self, row: QuestionRow) -> tuple[object, ...]:

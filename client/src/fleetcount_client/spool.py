@@ -37,7 +37,8 @@ if TYPE_CHECKING:
 
 _LEDGERS_KEPT: Final = 16
 _LEDGER: Final = (
-    "device,charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,question_id,sent"
+    "device,charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,question_id,sent,"
+    "counts_until"
 )
 
 
@@ -101,7 +102,7 @@ class Spool:
     def _read_charges(self) -> Iterable[Charge]:
         query = (
             "SELECT charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,"
-            "question_id,sent FROM ledger WHERE device=?"
+            "question_id,sent,counts_until FROM ledger WHERE device=?"
         )
         return map(charge_of_row, self._file.rows(query, (self._device,)))
 
@@ -150,8 +151,10 @@ class Spool:
             return begun.report
 
     def _mark_sent(self, connection: sqlite3.Connection, ledger: "Ledger", charge: Charge) -> None:
-        until, where = charge.asked_until, (self._device, charge.charge_id)
-        connection.execute("UPDATE ledger SET sent=1,asked_until=? WHERE device=? AND charge_id=?", (until, *where))
+        times, where = (charge.asked_until, charge.counts_until), (self._device, charge.charge_id)
+        connection.execute(
+            "UPDATE ledger SET sent=1,asked_until=?,counts_until=? WHERE device=? AND charge_id=?", (*times, *where)
+        )
         ledger.sent(charge)
 
     @contextmanager
@@ -175,8 +178,16 @@ class Spool:
         epsilon = None if charge.epsilon is None else str(charge.epsilon)
         named = (charge.charge_id, charge.name, charge.signal, charge.asked_at, charge.asked_until)
         cost = (epsilon, str(charge.exposure), charge.relation.value, str(charge.answers), charge.promise)
-        row = (self._device, *named, *cost, loss_text(charge.loss), charge.question_id, charge.sent)
-        connection.execute(f"INSERT INTO ledger({_LEDGER}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?)", row)
+        row = (
+            self._device,
+            *named,
+            *cost,
+            loss_text(charge.loss),
+            charge.question_id,
+            charge.sent,
+            charge.counts_until,
+        )
+        connection.execute(f"INSERT INTO ledger({_LEDGER}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", row)
 
     def _insert(self, connection: sqlite3.Connection, charge: Charge, window: bytes, report: Report) -> None:
         connection.execute("INSERT OR IGNORE INTO windows VALUES(?,?)", (report.window_id, window))

@@ -25,7 +25,7 @@ _TABLES: Final = (
     "CREATE TABLE ledger(device TEXT, charge_id BLOB, name TEXT NOT NULL, signal TEXT NOT NULL,"
     " asked_at INTEGER NOT NULL, asked_until INTEGER NOT NULL, epsilon TEXT, exposure TEXT NOT NULL,"
     " relation TEXT NOT NULL, answers TEXT NOT NULL, promise TEXT NOT NULL, loss TEXT, question_id BLOB,"
-    " sent INTEGER NOT NULL, PRIMARY KEY(device, charge_id)) WITHOUT ROWID",
+    " sent INTEGER NOT NULL, counts_until INTEGER, PRIMARY KEY(device, charge_id)) WITHOUT ROWID",
     "CREATE TABLE report(device TEXT, window_id BLOB, phase INTEGER NOT NULL, reason TEXT NOT NULL,"
     " secret BLOB NOT NULL, charge_id BLOB, asked_at INTEGER NOT NULL, PRIMARY KEY(device, window_id)) WITHOUT ROWID",
     "CREATE TABLE parcel(device TEXT, window_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,"
@@ -39,7 +39,7 @@ _TABLES: Final = (
     " secret BLOB NOT NULL, receipt_key BLOB NOT NULL, number INTEGER NOT NULL, expiry INTEGER NOT NULL,"
     " PRIMARY KEY(device, session_id)) WITHOUT ROWID",
 )
-SCHEMA: Final = Schema(version=1, tables=_TABLES, steps={})
+SCHEMA: Final = Schema(version=2, tables=_TABLES, steps={1: ("ALTER TABLE ledger ADD COLUMN counts_until INTEGER",)})
 """A step to a next version leaves what was charged as it stands, and adds to the tables above what it adds."""
 
 

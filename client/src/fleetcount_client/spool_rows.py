@@ -133,6 +133,7 @@ def charge_of_row(row: tuple[Any, ...]) -> Charge:
         loss=_loss(row[10]),
         question_id=None if row[11] is None else bytes(row[11]),
         sent=bool(row[12]),
+        counts_until=row[13],
     )
 
 

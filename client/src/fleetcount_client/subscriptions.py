@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from itertools import pairwise
 from math import ceil
 from typing import Final
 
@@ -25,7 +26,7 @@ from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.question import QUESTION_OFFER
 
-from fleetcount_client.answering import coin_of
+from fleetcount_client.answering import coin_of, slot_of
 from fleetcount_client.charges import Charge, WindowAssignment, judge_age, ready_at, unit_id, unknown_before
 from fleetcount_client.contact import TrustStore
 from fleetcount_client.ledger import Ledger, charges_of_question, open_units
@@ -44,6 +45,8 @@ class KnownQuestion:
     """A question with the key lists and orders that are known and verified of it."""
 
     offer: QuestionOffer
+    slot: int | None = None
+    """In which of the question's `one_in` windows the device is asked; None where it is asked in all."""
 
     @cached_property
     def asked(self) -> Question:
@@ -61,8 +64,17 @@ class KnownQuestion:
         stops = (one.order for one in self.offer.orders if one.order.action is OrderAction.STOP)
         return skipped_windows(self.asked, stops)
 
+    @cached_property
+    def of_others(self) -> tuple[range, ...]:
+        """The windows in which other devices are asked and this one is not."""
+        if self.slot is None:
+            return ()
+        windows, cycle = self.asked.schedule.windows, self.asked.one_in
+        own = range(self.slot, windows, cycle)
+        return tuple(range(last + 1, nxt) for last, nxt in pairwise((-1, *own, windows)))
+
     def next_window(self, after: int, now: float) -> int | None:
-        """Return the first window behind `after` whose first round is not over and that no order skips."""
+        """Return the first window behind `after` in which the device is asked, that is not over and no order skips."""
         schedule = self.asked.schedule
         soonest = (int(now) - schedule.round_one_s - schedule.opens(0)) // schedule.every_s
         for index in range(max(after + 1, soonest), schedule.windows):
@@ -83,8 +95,8 @@ class KnownQuestion:
         return self.asked.schedule.opens(last) + self.asked.schedule.round_one_s if last > after else 0
 
     def skips(self, index: int) -> bool:
-        """Return whether an order skips a window."""
-        return any(index in one for one in self.skipped)
+        """Return whether an order skips a window, or the device is not asked in it."""
+        return any(index in one for one in (*self.skipped, *self.of_others))
 
     def keyed_aggregators(self, window: Window) -> tuple[Aggregator, ...]:
         """Return the aggregators with the sealing key of each that is valid over a window.
@@ -146,7 +158,7 @@ class Subscriptions:
             try:
                 self._trust.check_question(offer.signed)
                 known = self._known_before(question.question_id)
-                merged = KnownQuestion(offer=_merged(offer, known, self._trust))
+                merged = self._with_slot(_merged(offer, known, self._trust))
                 question = merged.asked
                 refusal = self._take(merged, known, signals)
             except (QuestionError, PeerError) as error:
@@ -217,7 +229,7 @@ class Subscriptions:
         """Free what a stop has made pointless; nothing is freed by a pause, whose windows may come back."""
         if before is not None and before.stopped == question.stopped:
             return
-        units = open_units(question.asked, self._clock.now(), question.stopped)
+        units = open_units(question.asked, self._clock.now(), (*question.stopped, *question.of_others))
         keep = frozenset(unit_id(row.question_id, unit) for unit in units)
         self._rows.leave(row, keep)
 
@@ -265,7 +277,7 @@ class Subscriptions:
         try:
             self._trust.check_question(offer.signed)
             known = self._known_before(offer.signed.question.question_id)
-            merged = KnownQuestion(offer=_merged(offer, known, self._trust))
+            merged = self._with_slot(_merged(offer, known, self._trust))
         except (QuestionError, PeerError) as error:
             return PolicyRefusal(rule="aggregators", message=str(error))
         row = self._rows.get(offer.signed.question.question_id)
@@ -291,7 +303,10 @@ class Subscriptions:
         ready = ready_at(self._policy, age)
         # A window that is open as the ledger becomes ready may be answered from then on, and is not waited for.
         begin = now if ready <= now else ceil(ready) + question.schedule.round_one_s - 1
-        charges = charges_of_question(question, self._policy, begin, unknown_before(self._policy, age), known.stopped)
+        unknown, ledger = unknown_before(self._policy, age), self._spool.ledger()
+        charges = charges_of_question(
+            question, self._policy, begin, unknown, (*known.stopped, *known.of_others), ledger
+        )
         over = PolicyRefusal(rule="question", message="none of its windows is left to answer")
         return charges or judge_age(self._policy, age, now) or over
 
@@ -339,12 +354,22 @@ class Subscriptions:
         kept = self._read.get(row.question_id)
         if kept is None or kept[0] != row.offer:
             try:
-                kept = row.offer, KnownQuestion(offer=QUESTION_OFFER.decode(row.offer))
+                kept = row.offer, self._with_slot(QUESTION_OFFER.decode(row.offer))
             except DecodeError as error:
                 raise MachineError(f"question {row.name} cannot be read from the state file: {error}") from None
             # The windows share what one question object holds: another offer of it does not make it new.
             self._read[row.question_id] = kept
         return kept[1]
+
+    def _with_slot(self, offer: QuestionOffer) -> KnownQuestion:
+        """Return what an offer tells this device: of a question of one window in several also which one is its own."""
+        asked = offer.signed.question
+        if asked.one_in == 1:
+            return KnownQuestion(offer=offer)
+        # The secret lives with the ledger, which begins now: without it every call would draw another one.
+        self._spool.age(self._clock.now(), self._first_valid)
+        slot = slot_of(self._rows.coin_secret(self._source), asked.question_id, asked.one_in)
+        return KnownQuestion(offer=offer, slot=slot)
 
     def _readable(self, row: QuestionRow) -> KnownQuestion | None:
         """Return what a row holds, None if it is damaged: that must not keep the others from being taken."""

@@ -5,7 +5,7 @@ row has the weakest noise that keeps it. The rows differ in what all aggregators
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -20,7 +20,7 @@ from fleetcount_mechanisms.errors import InfeasibleTargetError
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import Plan, default_sampling_rate
 from fleetcount_mechanisms.randomness import rounded_up
-from fleetcount_mechanisms.responses import KaryResponse, Warner
+from fleetcount_mechanisms.responses import KaryResponse, OptimizedUnaryEncoding, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 
 Unit = Literal["window", "day", "question"]
@@ -28,6 +28,10 @@ _HALF: Final = Fraction(1, 2)
 _GRID: Final = 10**4
 _LARGEST_LOCAL: Final = Fraction(20)
 _PLACES: Final = 5
+LARGEST_ONCE: Final = Fraction(10)
+"""The largest loss of one answer that a question allows."""
+_ONCE_NOISE: Final = TwoSidedNoise(Fraction(10))
+"""The weakest noise that a question allows: what is asked of few devices is multiplied by many."""
 _LOCAL_NOISE: Final = TwoSidedNoise(Fraction(1))
 """Noise of the aggregators on randomized answers: it hides the number of devices; the promise does not need it."""
 
@@ -56,7 +60,7 @@ class Compared:
     plan: Plan
 
 
-def compare(
+def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     devices: int,
     values: int,
     shapes: dict[Unit, ScheduleShape],
@@ -66,9 +70,14 @@ def compare(
     aggregators: int = 2,
     level: Fraction = Fraction(95, 100),
     zooms: Zooms | None = None,
+    periods: Mapping[Unit, Sequence[Mapping[int, int]]] | None = None,
+    one_in: int = 1,
 ) -> tuple[Compared, ...]:
     """Return the ways to ask for V values, those of one threat together; `shapes` has one shape a unit of the coin.
 
+    `periods` are the units that a period of a ledger touches if such questions follow one another
+    (`noise_for_promise`), by the unit of the coin; without it each row's noise is that of one question alone. With
+    `one_in` above 1 responses are also asked of each device in one window of so many, with all of epsilon there.
     A way that cannot keep the promise with noise of an allowed size is left out; with `zooms` so are responses.
 
     Raises:
@@ -77,7 +86,8 @@ def compare(
     found = list[Compared]()
     for name, threat, unit, answer, law in _ways(values, sum(shapes["window"].units)):
         try:
-            noise = noise_for_promise(answer, shapes[unit or "window"], epsilon, delta, law, zooms=zooms)
+            held = None if periods is None else periods[unit or "window"]
+            noise = noise_for_promise(answer, shapes[unit or "window"], epsilon, delta, law, periods=held, zooms=zooms)
         except InfeasibleTargetError:
             continue
         design = Design(answer=answer, noise=noise, values=values, aggregators=aggregators, zooms=zooms)
@@ -88,6 +98,10 @@ def compare(
         design = Design(answer=local, noise=_LOCAL_NOISE, values=values, aggregators=aggregators)
         plan = Plan(devices=devices, design=design, level=level)
         found.append(Compared(name="response", threat=Threat.NONE_TRUSTED, unit=None, plan=plan))
+    if zooms is None and one_in > 1 and shapes["window"].windows > 1:
+        once = _rotated(devices, values, -(-shapes["window"].windows // one_in), epsilon, aggregators, level, one_in)
+        if once is not None:
+            found.append(once)
     return tuple(found)
 
 
@@ -122,6 +136,34 @@ def _local(values: int, shape: ScheduleShape, epsilon: Fraction, delta: Fraction
         middle = (low + high) // 2
         low, high = (middle, high) if keeps(middle) else (low, middle)
     return _response(values, Fraction(low, _GRID)) if low else None
+
+
+def _rotated(
+    devices: int, values: int, answers: int, epsilon: Fraction, aggregators: int, level: Fraction, one_in: int
+) -> Compared | None:
+    """Return the response that is asked in one window of several, k-ary or unary, whichever errs less; or None.
+
+    A device gives so many `answers` in the whole question, each with an equal share of epsilon.
+    """
+    local = Fraction(int(min(epsilon / answers, LARGEST_ONCE) * _GRID), _GRID)
+    if not local:
+        return None
+    laws = [_response(values, local)] if values == 1 else [_response(values, local), _unary(values, local)]
+    plans = [
+        Plan(
+            devices=devices,
+            design=Design(answer=law, noise=_ONCE_NOISE, values=values, aggregators=aggregators),
+            level=level,
+            one_in=one_in,
+        )
+        for law in laws
+    ]
+    best = min(plans, key=lambda plan: plan.sd(min(devices, 100)))
+    return Compared(name=f"response, one window of {one_in:,}", threat=Threat.NONE_TRUSTED, unit=None, plan=best)
+
+
+def _unary(values: int, epsilon: Fraction) -> OptimizedUnaryEncoding:
+    return OptimizedUnaryEncoding.from_epsilon(epsilon, values)
 
 
 def _response(values: int, epsilon: Fraction) -> KaryResponse | Warner:

@@ -28,7 +28,7 @@ def gaussian_loss(
 
     delta is `STATED_DELTA`, or 0 where the devices' own randomness alone promises as much. An answer is the truth with
     weight w and otherwise a draw that ignores it, so a loss of (eps, delta/w) of the truth's counts is one of
-    (ln(1 + w(e**eps - 1)), delta) (`amplified`). Two values that are sampled have `panel_gaussian_divergence` as well.
+    (ln(1 + w(e**eps - 1)), delta) (`amplified`). Values that are sampled have `panel_gaussian_divergence` as well.
     `relation` is ANY_BIT for one place of a vector, else ANY_VALUE. Each of `zooms` counts as a release of its own.
 
     Raises:
@@ -43,8 +43,8 @@ def gaussian_loss(
         one_cell = False
     rho = gaussian_rho(1 if one_cell else 2, require_zooms(answer, zooms), require_variance(variance))
     losses = [(_amplified(rho, weight), STATED_DELTA)]
-    if kind.form is AnswerForm.TWO_ROUNDS and not one_cell:
-        losses.append((_sampled_epsilon(weight, variance, zooms), STATED_DELTA))
+    if kind.form is AnswerForm.TWO_ROUNDS:
+        losses.append((_sampled_epsilon(weight, variance, zooms, 1 if one_cell else 2), STATED_DELTA))
     if kind.form in (AnswerForm.POSITION, AnswerForm.BITS) and kind.relation is Relation.ANY_VALUE:
         losses.append((Fraction(cast("RandomizedResponse", answer).epsilon), Fraction(0)))
     return min(losses)
@@ -57,7 +57,7 @@ def _amplified(rho: Fraction, weight: Fraction) -> Fraction:
     return loss if weight == 1 else amplified(weight, loss)
 
 
-def _sampled_epsilon(rate: Fraction, variance: Fraction, zooms: int) -> Fraction:
+def _sampled_epsilon(rate: Fraction, variance: Fraction, zooms: int, cells: int) -> Fraction:
     """Return the least eps of one sampled answer at `STATED_DELTA`, at the order that floats find."""
     log_delta, half = log(STATED_DELTA), float(zooms / (2 * variance))
     drawn, left = log(rate), log1p(-rate)
@@ -70,11 +70,13 @@ def _sampled_epsilon(rate: Fraction, variance: Fraction, zooms: int) -> Fraction
             for i in range(order + 1)
         ]
         largest = max(logs)
-        renyi = 2 * (largest + log(sum(exp(one - largest) for one in logs))) / (order - 1)
+        added = (largest + log(sum(exp(one - largest) for one in logs))) / (order - 1)
+        renyi = added + min(added, -left) * (cells - 1)
         return renyi + log1p(-1 / order) - (log_delta + log(order)) / (order - 1)
 
     order = round(_lowest(loss, 2.0, float(_LARGEST_ORDER)))
-    return max(Fraction(0), order_epsilon(panel_gaussian_divergence(rate, zooms, variance, order), order, STATED_DELTA))
+    renyi = panel_gaussian_divergence(rate, zooms, variance, order, cells=cells)
+    return max(Fraction(0), order_epsilon(renyi, order, STATED_DELTA))
 
 
 def _lowest(loss: Callable[[float], float], low: float, high: float) -> float:

@@ -138,21 +138,34 @@ def _faces(rate: Fraction, epsilons: Sequence[Fraction]) -> tuple[Fraction, ...]
     return tuple(faces)
 
 
-def predicted_sd(design: Design, count: int, devices: int) -> float:
+def coins_variance(channel: tuple[float, float], share: float, count: int, devices: int) -> float:
+    """Return the variance of Y - M Q for a cell of `count` devices if each of `devices` is asked with chance `share`.
+
+    Y is what counts in the cell of the M that are asked: n [q P(1-P) + q(1-q)(P-Q)^2] + (N-n) q Q(1-Q), q the share.
+    """
+    hit, miss = channel
+    asked = count * (hit * (1 - hit) + (1 - share) * (hit - miss) ** 2)
+    return share * (asked + (devices - count) * miss * (1 - miss))
+
+
+def predicted_sd(design: Design, count: int, devices: int, one_in: int = 1) -> float:
     """Return the standard deviation to expect for a cell of `count` among `devices` devices, devices being the unit.
 
+    Where a device is asked in one window of `one_in`, W, the estimate is W times that of those who were asked: to the
+    coins of the q = 1/W that are asked comes n q(1-q)(P-Q)^2, and all of it is divided by q^2.
     With (P, Q) the answer's channel and k VarZ the aggregators' noise on one opened number, the variance is
     [n P(1-P) + (N-n) Q(1-Q) + k VarZ w]/(P-Q)^2. w is 1; where the estimate takes Q times all outputs off, (1-Q)^2 +
     V Q^2; where it takes Q times the participation bit's count off, 1 + Q^2.
     """
     hit, miss = (float(one) for one in design.channel)
-    coins = count * hit * (1 - hit) + (devices - count) * miss * (1 - miss)
+    share = 1 / one_in
+    coins = coins_variance((hit, miss), share, count, devices)
     weight = {
         Outputs.CELLS: 1.0,
         Outputs.ALL: (1 - miss) ** 2 + design.values * miss**2,
         Outputs.PARTICIPATION: 1 + miss**2,
     }[design.outputs]
-    return sqrt(coins + design.aggregators * design.noise.draw_variance * weight) / (hit - miss)
+    return sqrt(coins + design.aggregators * design.noise.draw_variance * weight) / (share * (hit - miss))
 
 
 def crossover_share(sampling_rate: Fraction, response: RandomizedResponse) -> Fraction | None:
@@ -176,7 +189,8 @@ def crossover_share(sampling_rate: Fraction, response: RandomizedResponse) -> Fr
 class Plan:
     """A planned count: its design, its error, its loss against every adversary.
 
-    level is the confidence level of the intervals, e.g. 95/100; warnings are sentences for the analyst.
+    level is the confidence level of the intervals, e.g. 95/100; warnings are sentences for the analyst. With `one_in` a
+    device is asked in one window of so many, and errors are those of the estimate of all devices.
 
     Raises:
         MechanismError: fewer than 1 device, or a level not in (0, 1).
@@ -186,6 +200,7 @@ class Plan:
     design: Design
     level: Fraction
     warnings: tuple[str, ...] = ()
+    one_in: int = 1
 
     def __post_init__(self) -> None:
         """Check the ranges."""
@@ -194,7 +209,7 @@ class Plan:
 
     def sd(self, count: int) -> float:
         """Return the standard deviation to expect for a cell of `count` devices."""
-        return predicted_sd(self.design, count, self.devices)
+        return predicted_sd(self.design, count, self.devices, self.one_in)
 
     def interval(self, count: int) -> tuple[float, float]:
         """Return the closed-form interval when the estimate falls on `count`: its two ends, the lower one at least 0.

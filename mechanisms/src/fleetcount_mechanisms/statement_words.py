@@ -53,7 +53,11 @@ def _public(design: Design, public: Sequence[AdversaryView]) -> str:
     one_sided = first.neighbours == Relation.ONE_SIDED.value or (window and _one_sided(design, opened=False))
     change = "one answer against none" if one_sided and window else _CHANGES.get(first.neighbours, _ANY_CHANGE)
     all_answers = f", and of all its answers to the question together by {_factor(last.epsilon)}" if window else ""
-    failing = f", except with probability {first.delta:f}" if first.delta else ""
+    failing = ""
+    if first.delta:
+        failing = (
+            f", but for rare cases: these are epsilons at delta {first.delta:f}, which is no bound on their chance"
+        )
     moved = f"{honest}{who} can move the odds of {change} by {_factor(first.epsilon)} at most{all_answers}{failing}."
     return moved + _NO_BOUND * one_sided
 

@@ -17,7 +17,7 @@ from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network
 from tests.support.protocol_samples import one_round_window, sampling_window
-from tests.support.question_samples import HOURLY, one_round_question, sampling_question
+from tests.support.question_samples import HOURLY, every_question, one_round_question, sampling_question
 
 DAY_S = 86_400
 
@@ -121,6 +121,11 @@ def test_what_a_stop_leaves_is_free_again_and_a_unit_that_began_is_not() -> None
     assert [unit.windows for unit in question_charge(question, 24).units] == [24]
     assert [unit.windows for unit in question_charge(question, 25).units] == [24, 24]
     assert question_charge(question, 0).units == ()
+    # Of one window in several each device has one answer a cycle, which counts whole while the cycle lasts.
+    rotated = every_question()["one_in"]
+    opens = rotated.schedule.opens
+    assert question_charge(rotated).units == ((opens(0), opens(29), 1), (opens(30), opens(59), 1))
+    assert question_charge(rotated, 30).units == ((opens(0), opens(29), 1),)
 
 
 def test_exact_releases_have_a_switch_of_their_own() -> None:

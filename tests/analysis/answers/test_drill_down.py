@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from fleetcount_analysis.answers.drill_down import (
     WalkStep,
+    chosen_excess,
     find_chance,
     found_places,
     least_threshold,
@@ -60,6 +61,26 @@ def test_the_chance_to_find_a_place_is_that_of_all_levels_at_once(
     chance = find_chance(design(answer, noise), 102, 4, devices)
 
     assert chance == pytest.approx(once**4, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("noise", "mass"),
+    [(TwoSidedNoise(Fraction(1, 8)), geometric(0.125)), (GaussianNoise(Fraction(267)), gaussian(267))],
+)
+@pytest.mark.parametrize("rate", [1, Fraction(1, 4)])
+@pytest.mark.parametrize("devices", [60, 102, 400])
+def test_a_place_that_was_looked_for_is_too_high_on_average_by_what_is_said(
+    noise: NoiseLaw, mass: NDArray[np.float64], rate: Fraction, devices: int
+) -> None:
+    answer = Truth(3968) if rate == 1 else SamplingDie.uniform(rate, 3968)
+    total = np.convolve(np.convolve(mass, mass), stats.binom.pmf(np.arange(devices + 1), devices, float(rate)))
+    estimates = (np.arange(total.size) - 1200) / float(rate)
+    shown = estimates >= 102
+
+    said = chosen_excess(design(answer, noise), 102, devices)
+
+    assert said == pytest.approx(total[shown] @ estimates[shown] / total[shown].sum() - devices, rel=1e-5, abs=1e-3)
+    assert said < 2 if devices == 400 and rate == 1 else said > 0
 
 
 def test_a_threshold_keeps_empty_cells_out_and_the_smallest_place_is_the_first_that_is_found_so_often() -> None:

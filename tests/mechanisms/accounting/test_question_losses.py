@@ -3,9 +3,10 @@
 import math
 from collections import Counter
 from fractions import Fraction
+from itertools import product
 
 import pytest
-from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses, units_loss
+from fleetcount_mechanisms.accounting.question_losses import larger_chance, part_loss, question_losses, units_loss
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape, gaussian_unit_delta, geometric_unit_delta
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
@@ -68,18 +69,62 @@ def test_the_table_of_how_many_maps_fit(sd: int, geometric: int, gauss: int) -> 
         assert units_loss(question, Counter({1: most + 1}), DELTA) > 10
 
 
+@pytest.mark.parametrize("windows", [1, 2, 5])
+@pytest.mark.parametrize("epsilon", ["1/2", "1", "3/2", "5/2"])
+def test_the_chance_of_a_larger_move_is_that_of_the_moved_numbers(windows: int, epsilon: str) -> None:
+    """By convolution of what each moved number adds to the log of the odds."""
+    shape, least = ScheduleShape(units=(1,) * windows, days=(windows,)), Fraction(epsilon)
+    for noise, one in (
+        (GaussianNoise(Fraction(9)), {z: math.exp(-z * z / 18) for z in range(-45, 46)}),
+        (TwoSidedNoise(Fraction(1, 3)), {1: 1.0, 0: math.exp(-1 / 3)}),
+    ):
+        mass, total = sum(one.values()), {0: 1.0}
+        for _ in range(2 * windows):
+            new = Counter[int]()
+            for (so_far, chance), (more, weight) in product(total.items(), one.items()):
+                new[so_far + more] += chance * weight / mass
+            total = dict(new)
+        if isinstance(noise, GaussianNoise):
+            above = sum(chance for z, chance in total.items() if (2 * z + 2 * windows) / 18 > least)
+        else:
+            above = sum(chance for ups, chance in total.items() if (2 * ups - 2 * windows) / 3 > float(least) + 1e-12)
+
+        found = float(larger_chance(design(Truth(5), noise), shape, Fraction(600), least))
+
+        assert above * (1 - 1e-9) <= found
+        if isinstance(noise, TwoSidedNoise):
+            assert found == pytest.approx(above, rel=1e-9, abs=1e-15)
+        elif found < 0.1:
+            assert found <= 1.1 * above
+
+
+def test_the_chances_of_the_tables_are_far_above_delta() -> None:
+    direct, geometric = design(Truth(5), gaussian("25.692")), design(Truth(5), TwoSidedNoise(Fraction(40632, 10**6)))
+    lost = question_losses(geometric, HOURLY, DELTA)
+
+    assert float(larger_chance(direct, HOURLY, Fraction(304, 1000), Fraction(99))) == pytest.approx(2e-8, rel=0.03)
+    assert float(larger_chance(geometric, HOURLY, Fraction(1), lost.whole_question)) == pytest.approx(4.3e-9, rel=0.01)
+    day = ScheduleShape(units=(1,) * 24, days=(24,))
+    assert float(larger_chance(geometric, day, Fraction(1), lost.one_day)) == pytest.approx(1.5e-8, rel=0.03)
+    for rate, shape in (("1/4", HOURLY), ("1/4", DAILY), ("1/2", WHOLE)):
+        noisy = design(sampled(Fraction(rate)), gaussian("13.008"))
+        lost = question_losses(noisy, shape, DELTA)
+        chance = larger_chance(noisy, shape, lost.one_answer, lost.whole_question)
+        assert DELTA < chance < Fraction(1, 10**6)
+
+
 # Panel coins.
 
 
 @pytest.mark.parametrize(
     ("rate", "shape", "sd"),
     [
-        ("1/2", HOURLY, "12.901"),
-        ("1/2", DAILY, "13.84"),
-        ("1/2", WHOLE, "22.409"),
-        ("1/4", HOURLY, "6.51"),
-        ("1/4", DAILY, "8.14"),
-        ("1/4", WHOLE, "19.59"),
+        ("1/2", HOURLY, "12.858"),
+        ("1/2", DAILY, "13.008"),
+        ("1/2", WHOLE, "17.531"),
+        ("1/4", HOURLY, "6.445"),
+        ("1/4", DAILY, "7.368"),
+        ("1/4", WHOLE, "16.032"),
     ],
 )
 def test_the_table_of_panel_coins(rate: str, shape: ScheduleShape, sd: str) -> None:

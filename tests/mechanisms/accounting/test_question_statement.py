@@ -161,8 +161,8 @@ def test_plain_words_are_short_and_say_what_the_numbers_say() -> None:
 
     assert direct == (
         "As long as one operator is honest, a reader of all 720 releases moves the odds of one answer against any other"
-        " by at most a factor of e^0.31, and of all answers of a device together by at most e^10.00, except with"
-        " probability 0.000000001.",
+        " by at most a factor of e^0.31, and of all answers of a device together by at most e^10.00 (epsilons"
+        " at delta 0.000000001; with a chance of at most 2 in 10^8 the odds move more).",
         "If both operators collude, they see every answer.",
     )
     assert "a reader together with 2 operators" in daily[0]

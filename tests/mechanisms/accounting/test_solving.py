@@ -5,9 +5,10 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
+from fleetcount_mechanisms.accounting.charges import budget_for, units_vector
 from fleetcount_mechanisms.accounting.question_losses import question_losses, units_loss
 from fleetcount_mechanisms.accounting.solving import noise_for_promise, sd_of_cell
-from fleetcount_mechanisms.accounting.vectors import ScheduleShape
+from fleetcount_mechanisms.accounting.vectors import LossBudget, ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
@@ -26,31 +27,78 @@ def design(answer: AnswerLaw, noise: GaussianNoise | TwoSidedNoise) -> Design:
     return Design(answer=answer, noise=noise, values=answer.values, aggregators=2)
 
 
-def die(rate: str) -> SamplingDie:
-    return SamplingDie.uniform(Fraction(rate), 5, allow_large_rate=True)
+def die(rate: str, values: int = 5) -> SamplingDie:
+    return SamplingDie.uniform(Fraction(rate), values, allow_large_rate=True)
 
 
 @pytest.mark.parametrize(
     ("answer", "shape", "sd", "cell"),
     [
-        (Truth(5), HOURLY, "25.692", 36.34),
-        (die("1/2"), HOURLY, "12.901", 36.49),
-        (die("1/2"), DAILY, "13.840", 39.15),
-        (die("1/4"), DAILY, "8.139", 46.04),
-        (die("1/4"), WHOLE, "19.588", 110.81),
+        (Truth(5), HOURLY, "25.714", 36.365),
+        (Truth(1), HOURLY, "18.183", 25.715),
+        (die("1/2"), HOURLY, "12.858", 36.368),
+        (die("1/2"), DAILY, "13.008", 36.792),
+        (die("1/2"), WHOLE, "17.531", 49.585),
+        (die("1/4"), HOURLY, "6.445", 36.458),
+        (die("1/4"), DAILY, "7.368", 41.680),
+        (die("1/4"), WHOLE, "16.032", 90.691),
+        (die("9/20", 1), HOURLY, "8.252", 25.934),
+        (die("1/10", 1), HOURLY, "2.019", 28.553),
     ],
-    ids=["direct", "half-hourly", "half-daily", "quarter-daily", "quarter-whole"],
+    ids=[
+        "direct",
+        "direct-one-cell",
+        "half-hourly",
+        "half-daily",
+        "half-whole",
+        "quarter-hourly",
+        "quarter-daily",
+        "quarter-whole",
+        "yes-no",
+        "yes-no-tenth",
+    ],
 )
 def test_a_month_of_hourly_maps_needs_the_noise_of_the_table(
     answer: AnswerLaw, shape: ScheduleShape, sd: str, cell: float
 ) -> None:
-    noise = noise_for_promise(answer, shape, Fraction(10), DELTA)
+    noise, sizes = noise_for_promise(answer, shape, Fraction(10), DELTA), Counter(shape.units)
 
     assert noise == GaussianNoise(Fraction(sd) ** 2)
-    weaker = GaussianNoise((Fraction(sd) - Fraction(1, 1000)) ** 2)
-    assert units_loss(design(answer, noise), Counter(shape.units), DELTA) <= 10
-    assert units_loss(design(answer, weaker), Counter(shape.units), DELTA) > Fraction(999999, 100000)
-    assert sd_of_cell(design(answer, noise)) == pytest.approx(cell, abs=0.01)
+    weaker = design(answer, GaussianNoise((Fraction(sd) - Fraction(1, 1000)) ** 2))
+    assert units_loss(design(answer, noise), sizes, DELTA) <= 10
+    assert budget_for(design(answer, noise), [sizes], Fraction(10), DELTA).orders == (5,)
+    for order in range(2, 10):
+        budget = LossBudget(epsilon=Fraction(10), delta=DELTA, orders=(order,))
+        assert budget.fits(units_vector(design(answer, noise), budget.orders, sizes)) is (order == 5)
+        assert not budget.fits(units_vector(weaker, budget.orders, sizes))
+    assert sd_of_cell(design(answer, noise)) == pytest.approx(cell, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("rate", "size", "count", "order", "cell"),
+    [("1/4", 24, 31, 5, 42.138), ("1/4", 720, 2, 4, 112.809), ("1/2", 720, 2, 5, 66.79), ("1/2", 24, 31, 5, 37.375)],
+)
+def test_a_month_that_another_follows_has_the_noise_of_all_units_that_a_period_touches(
+    rate: str, size: int, count: int, order: int, cell: float
+) -> None:
+    shape = ScheduleShape(units=(size,) * (720 // size), days=DAYS)
+
+    noise = noise_for_promise(die(rate), shape, Fraction(10), DELTA, periods=[{size: count}])
+
+    assert sd_of_cell(design(die(rate), noise)) == pytest.approx(cell, abs=0.001)
+    assert budget_for(design(die(rate), noise), [{size: count}], Fraction(10), DELTA).orders == (order,)
+
+
+def test_the_order_follows_what_is_asked_and_not_direct_noise() -> None:
+    """At p = 1/100 and small epsilons the order of direct noise would nearly double the noise of a ledger."""
+    usual = LossBudget.for_promise(Fraction(1, 10), Fraction(1, 10**12))
+    rare = design(die("1/100"), noise_for_promise(die("1/100"), DAILY, usual.epsilon, usual.delta))
+
+    best = budget_for(rare, [Counter(DAILY.units)], usual.epsilon, usual.delta)
+
+    assert best.fits(units_vector(rare, best.orders, Counter(DAILY.units)))
+    assert usual.spent(units_vector(rare, usual.orders, Counter(DAILY.units))) > usual.epsilon
+    assert best.orders != usual.orders
 
 
 def test_geometric_noise_is_rounded_to_the_strong_side() -> None:

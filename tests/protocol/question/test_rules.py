@@ -1,13 +1,14 @@
 """A question that may be built may be asked in every window: everything else is refused with value and range."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.errors import QuestionError
-from fleetcount_protocol.question.fields import Coin, Participants
+from fleetcount_protocol.errors import DecodeError, QuestionError
+from fleetcount_protocol.question.fields import Coin, Participants, QuestionFields
+from fleetcount_protocol.question.question import decode_question, encode_question_fields
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind, UploadStyle
 
 from tests.support.protocol_samples import aggregator, keyed_aggregator
@@ -110,6 +111,21 @@ def test_only_a_tossed_coin_holds_longer_than_a_window() -> None:
                 QuestionError, match=f"coin is {coin.name.lower()}, allowed in {mode.name.lower()} mode"
             ):
                 one_round_question(mode, coin=coin)
+
+
+@pytest.mark.parametrize("coin", [Coin.DAY, Coin.QUESTION])
+def test_a_drill_down_tosses_a_coin_for_each_window(coin: Coin) -> None:
+    """Whoever reads its bytes refuses it: who asks, an operator who signs, an aggregator, a device."""
+    walking = drill_down_question()
+    said = f"coin is {coin.name.lower()}, allowed in a drill-down: window, a fresh toss for each step"
+
+    with pytest.raises(QuestionError, match=said):
+        drill_down_question(coin=coin)
+    unchecked = QuestionFields(
+        **{one.name: getattr(walking, one.name) for one in fields(QuestionFields)} | {"coin": coin}
+    )
+    with pytest.raises(DecodeError, match=said):
+        decode_question(encode_question_fields(unchecked))
 
 
 @pytest.mark.parametrize("delta", [Fraction(0), Fraction(-1), Fraction(1, 999), 0.0001, Fraction(1, 2**64)])

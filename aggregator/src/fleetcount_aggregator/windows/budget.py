@@ -121,7 +121,11 @@ def _overlaps(one: Charge, other: Charge) -> bool:
 
 
 class Unit(NamedTuple):
-    """The windows of one toss of the sampling coin, or one window: first and last second, and the number of windows."""
+    """The windows of one toss of the sampling coin, or one window: first and last second, and the number of windows.
+
+    As in ledgers of devices, one window counts at the second it opens, several that share a coin from the first to the
+    end of the last.
+    """
 
     first: int
     last: int
@@ -154,8 +158,18 @@ def question_charge(question: Question, stopped: int | None = None) -> PeriodCha
     Pauses and missing windows refund nothing, and a stop refunds nothing of a unit that has begun.
     """
     schedule = question.schedule
+    if (cycle := question.one_in) > 1:
+        # A device answers in one window of each cycle, and nobody knows in which.
+        firsts = (first for first in range(0, schedule.windows, cycle) if stopped is None or first < stopped)
+        ends = ((first, min(first + cycle, schedule.windows) - 1) for first in firsts)
+        spans = tuple(Unit(schedule.opens(first), schedule.opens(last), 1) for first, last in ends)
+        return PeriodCharge(signal=normal_signal(question.signal), design=question.design, units=spans)
     units = (
-        Unit(schedule.opens(windows[0]), schedule.closes(windows[-1]) - 1, len(windows))
+        Unit(
+            schedule.opens(windows[0]),
+            schedule.opens(windows[0]) if len(windows) == 1 else schedule.closes(windows[-1]) - 1,
+            len(windows),
+        )
         for windows in schedule.units(question.coin).values()
         if stopped is None or windows[0] < stopped
     )

@@ -28,6 +28,7 @@ __all__ = [
     "append_parquet",
     "both_sides",
     "cells_inside",
+    "chosen_excess",
     "compare_one_sided",
     "consistent",
     "consistent_errors",
@@ -35,6 +36,8 @@ __all__ = [
     "difference",
     "even_variances",
     "find_chance",
+    "fleet_ends",
+    "fleet_estimates",
     "found_places",
     "largest",
     "largest_changes",
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
         FoundPlace,
         PrunedPlace,
         WalkStep,
+        chosen_excess,
         find_chance,
         found_places,
         least_threshold,
@@ -81,6 +85,7 @@ if TYPE_CHECKING:
     from fleetcount_analysis.answers.metering import RatioAnswer, meter, smallest_telling_group
     from fleetcount_analysis.answers.places import GridPlaces, HexagonPlaces, cells_inside
     from fleetcount_analysis.answers.readings import readable
+    from fleetcount_analysis.answers.rotation import fleet_ends, fleet_estimates
     from fleetcount_analysis.answers.sides import both_sides, compare_one_sided, sides_of_intervals
     from fleetcount_analysis.answers.smoothing import smoothed
     from fleetcount_analysis.answers.table import QuestionTable, Region, WindowCounts, question_table
@@ -93,13 +98,14 @@ else:
         {
             "chosen": "Chosen all_at_once largest largest_changes survivors",
             "combinations": "Answer difference total totals_at_once",
-            "drill_down": "FoundPlace PrunedPlace WalkStep find_chance found_places least_threshold pruned_places"
-            " smallest_found",
+            "drill_down": "FoundPlace PrunedPlace WalkStep chosen_excess find_chance found_places least_threshold"
+            " pruned_places smallest_found",
             "export": "append_parquet write_csv write_geojson write_parquet",
             "hierarchy": "Pyramid consistent even_variances levels_of_grid",
             "metering": "RatioAnswer meter smallest_telling_group",
             "places": "GridPlaces HexagonPlaces cells_inside",
             "readings": "readable",
+            "rotation": "fleet_ends fleet_estimates",
             "sides": "Side both_sides compare_one_sided sides_of_intervals",
             "smoothing": "smoothed",
             "table": "Region QuestionTable WindowCounts question_table",

@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 from fleetcount_mechanisms.design import Design, Outputs
+from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.chosen import each_level
 from fleetcount_analysis.answers.ends import Sums, estimates_of, sum_ends
@@ -22,6 +23,10 @@ from fleetcount_analysis.answers.tails import SumLaw
 from fleetcount_analysis.errors import RangeError
 
 _LARGEST: Final = 1 << 30
+_NEVER: Final = 1e-13
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -100,8 +105,9 @@ def pruned_places(step: WalkStep, survivors: Sequence[int]) -> list[PrunedPlace]
 def find_chance(design: Design, threshold: int, levels: int, devices: int) -> float:
     """Return the probability that a place of `devices` devices reaches the threshold at all levels of a walk.
 
-    The noises of the levels are independent, and devices toss a new coin at every level. Other devices in the cells
-    above the place only increase the probability; the limit on the number of survivors is ignored.
+    It assumes what every drill-down keeps: the noises of the levels are independent, and devices toss a new coin at
+    every level. Other devices in the cells above the place only increase the probability; the limit on the number of
+    survivors is ignored, and so are devices that miss a step.
 
     Raises:
         RangeError: another design than counts of the truth or by sampling, fewer than 1 level, fewer than 0 devices.
@@ -110,17 +116,37 @@ def find_chance(design: Design, threshold: int, levels: int, devices: int) -> fl
         raise RangeError("design", design.name, "direct or sampling")
     if levels < 1 or not 0 <= devices <= _LARGEST:
         raise RangeError("levels and devices", (levels, devices), "at least 1 and 0")
-    return _passes(design, threshold, devices) ** levels
+    return float(_passes(design, np.array([_least_output(design, threshold)]), devices)[0]) ** levels
 
 
-def _passes(design: Design, threshold: int, devices: int) -> float:
+def chosen_excess(design: Design, threshold: int, devices: int) -> float:
+    """Return by how much the estimate of a place of `devices` devices is too high on average where it is found.
+
+    A place that was looked for is shown because its number was high: E[estimate | estimate >= threshold] - devices, of
+    the last step. About .8 standard deviations at the threshold, less for larger places.
+
+    Raises:
+        RangeError: as `find_chance`.
+    """
+    find_chance(design, threshold, 1, devices)
+    rate, least = design.channel[0], _least_output(design, threshold)
+    reach = noise_total(design.noise, design.aggregators).central_reach(_NEVER)
+    tails = _passes(design, np.arange(least, max(least, devices) + reach + 1), devices)
+    return (least + float(tails[1:].sum() / tails[0])) / float(rate) - devices
+
+
+def _least_output(design: Design, threshold: int) -> int:
     rate = design.channel[0]
-    least = np.array([-(-threshold * rate.numerator // rate.denominator)])
-    noise = noise_total(design.noise, design.aggregators)
+    return -(-threshold * rate.numerator // rate.denominator)
+
+
+def _passes(design: Design, outputs: Integers, devices: int) -> Floats:
+    """Return the chance that the opened number of a place is at least each of some outputs."""
+    rate, noise = design.channel[0], noise_total(design.noise, design.aggregators)
     if rate == 1:
-        return float(noise.upper_tail(least - devices)[0])
+        return noise.upper_tail(outputs - devices)
     law = SumLaw(steps=(1,), sampling_rate=rate, noise=noise)
-    return float(law.upper_tail(np.array([[devices]]), least)[0])
+    return law.upper_tail(np.full((len(outputs), 1), devices), outputs)
 
 
 def least_threshold(design: Design, candidates: int, false_places: Fraction) -> int:

@@ -14,6 +14,7 @@ from typing import Final
 
 import click
 from fleetcount_aggregator.host.keys import load_signing_key
+from fleetcount_mechanisms.accounting.solving import sd_of_cell
 from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
@@ -70,7 +71,9 @@ def create(spec: Path | None, sample: str | None, output: Path, epsilon: Fractio
                     for many windows also every, and windows or until: their times are UTC
     [mechanism]     how a device answers
     [release]       kind (without it geometric for one window, gaussian for many), and one of
-                    epsilon (of the whole question), noise_epsilon, sd, variance (of each noise)
+                    epsilon (of the whole question), noise_epsilon, sd, variance (of each noise);
+                    followed, true but in a drill-down: noise for such questions one after the
+                    other in every 30 days, false for this one alone
     [[aggregators]] their descriptor files, the leader's first
 
     With --sample: of one window (speeds, or worn brakes), of a month of hourly windows, or a drill-down, each counted
@@ -98,9 +101,20 @@ def _write_sample(name: str, path: Path) -> Path:
 
 def _create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) -> None:
     seed = secrets.token_bytes(32)
-    made = read_spec(spec, time.time(), Digest(hashlib.sha256(seed).digest()), epsilon)
+    now, digest = time.time(), Digest(hashlib.sha256(seed).digest())
+    made = read_spec(spec, now, digest, epsilon)
     new_question_files(output, made, seed)
     print_question(unsigned(made), explain)
+    if made.schedule.windows > 1 and made.drill_down is None:
+        # Solved both ways, so that whoever asks sees what a successor costs; the same where a noise was given.
+        both = [read_spec(spec, now, digest, epsilon, followed=followed).design for followed in (True, False)]
+        if both[0].noise != both[1].noise:
+            follows, alone = (f"{sd_of_cell(design):,.1f}" for design in both)
+            asked = "followed" if made.design.noise == both[0].noise else "alone"
+            click.echo(
+                f"error of an empty cell: {follows} if such questions follow one another, {alone} for one alone"
+                f" (release.followed); asked: {asked}"
+            )
     click.echo(f"wrote {output}, {output.with_suffix('.json')} and {seed_path(output)}")
 
 

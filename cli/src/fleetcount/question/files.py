@@ -6,6 +6,7 @@ NAME.question is signed once by every operator; NAME.seed lies beside it. Reads 
 import json
 import textwrap
 from collections.abc import Iterator
+from dataclasses import replace
 from math import ceil, inf
 from pathlib import Path
 from typing import Any, Final
@@ -97,6 +98,8 @@ def question_json(question: Question) -> dict[str, Any]:
     words = plain_words(question.design, question.shape, question.delta)
     if question.schedule.windows == 1:
         words = plain_sentences(question.design, views)
+    if question.one_in > 1:
+        words = tuple(_one_answer_words(question))
     return question_to_json(question) | {"sentences": list(words), "statement": views_json(views)}
 
 
@@ -145,6 +148,12 @@ def _schedule_lines(question: Question) -> Iterator[str]:
             f"more, the {walk.most_survivors} busiest; one truth asked at {len(walk.levels)} levels counts as as many "
             "answers"
         )
+    if question.one_in > 1:
+        yield (
+            f"each device answers in one window of {question.one_in:,}, the same in every cycle, which it draws for"
+            " itself: a release counts those who were asked in its window, about one device in"
+            f" {question.one_in:,}"
+        )
     if question.design.rounds == 2:
         yield f"sampling rate {question.design.exposure}; one toss holds for {_COIN_WORDS[question.coin]}"
 
@@ -163,6 +172,8 @@ def _privacy_lines(question: Question, *, explain: bool) -> list[str]:
     taking_part, views = default_answer(question), question_views(question.design, question.shape, question.delta)
     if question.schedule.windows == 1:
         return [*privacy_lines(question.design, views, explain=explain), taking_part]
+    if question.one_in > 1:
+        return [*_one_answer_words(question), taking_part]
     lines = [*plain_words(question.design, question.shape, question.delta), taking_part]
     if explain:
         lines += ["", "What each adversary can learn of one device:"]
@@ -170,17 +181,44 @@ def _privacy_lines(question: Question, *, explain: bool) -> list[str]:
     return lines
 
 
+def _one_answer_words(question: Question) -> Iterator[str]:
+    """Yield what everybody learns of a device that answers once in a period: one answer, and in which window."""
+    answers = len(question.shape.units)
+    once = "once" if answers == 1 else f"{answers} times, each time"
+    loss = ceil((question.design.local_epsilon or 0) * 100) / 100
+    hit = question.design.channel[0]
+    yield (
+        f"A device answers {once} with a randomized answer that moves the odds of what it had to say by at most a"
+        f" factor of e^{loss:.2f}, if all operators together read it: it is the truth with a chance of"
+        f" {float(hit):.4f}. In which window it answered is seen by every aggregator."
+    )
+
+
 def default_answer(question: Question) -> str:
-    """Return in a sentence whether a device with default limits, which allows such questions at all, takes part."""
+    """Return in a sentence whether a device with default limits, which allows such questions at all, takes part.
+
+    Of many windows also whether it takes all of it right after such a question, of which its ledger is full.
+    """
     policy = OwnerPolicy(signals=frozenset({question.signal}), allow_direct=True, allow_one_sided=True)
     question = question.at_latest()
-    refusal = judge_question(policy, question, window_at(question, 0))
+    refusal, schedule = judge_question(policy, question, window_at(question, 0)), question.schedule
+    ledger, length_s = Ledger(), schedule.windows * schedule.every_s
     if refusal is None:
-        charges = charges_of_question(question, policy, question.schedule.opens(0), -inf)
-        refusal = Ledger().judge(policy, charges)
+        charges = charges_of_question(question, policy, schedule.opens(0), -inf)
+        refusal = ledger.judge(policy, charges)
+    if refusal is not None:
+        return f"A device with default limits refuses it ({refusal.rule}): {refusal.message}."
+    takes = "A device with default limits that allows such questions takes all of it"
+    if schedule.windows == 1:
+        return f"{takes}."
+    for charge in charges:
+        ledger.put(charge)
+    following = replace(schedule, first=schedule.opens(0) + length_s, submission=None)
+    after = replace(question, name="another", schedule=following)
+    refusal = ledger.judge(policy, charges_of_question(after, policy, schedule.opens(0), -inf, (), ledger))
     if refusal is None:
-        return "A device with default limits that allows such questions takes all of it."
-    return f"A device with default limits refuses it ({refusal.rule}): {refusal.message}."
+        return f"{takes}, and all of another one after it without a pause."
+    return f"{takes}, and refuses another one right after it ({refusal.rule}): {refusal.message}."
 
 
 def _wrapped(line: str, width: int) -> list[str]:

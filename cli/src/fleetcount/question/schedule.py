@@ -31,6 +31,7 @@ SCHEDULE_KEYS: Final = (
     "every",
     *_MANY,
     "coin",
+    "one_in",
     "participants",
     "domain",
 )

@@ -5,7 +5,7 @@ are; each other section is a `@settings` class here.
 """
 
 import re
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -13,6 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Final, cast
 
+from fleetcount_client.policy import DEFAULT_PERIOD_S
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, Zooms, answer_named, kind_of_law
@@ -24,7 +25,7 @@ from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_ZOOMS
+from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_QUESTION_WINDOWS, MAX_ZOOMS
 from fleetcount_protocol.question.fields import Coin, DrillDown, Participants
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import (
@@ -79,6 +80,7 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     r"round_two_s|round_two_closes|round two|the rounds": ("schedule.window",),
     r"expiry_s|expiry": ("schedule.expires_after",),
     r"coin": ("schedule.coin",),
+    r"one_in": ("schedule.one_in",),
     r"delta": ("release.delta",),
     r"release has": ("release.thresholds",),
     r"one-sided|release|level": ("release.kind",),
@@ -161,7 +163,11 @@ def _thresholds(table: Table, key: str) -> tuple[int, ...]:
 
 @settings
 class ReleaseTable:
-    """[release]: by which noise and to which promise; `kind` has a default by the number of windows."""
+    """[release]: by which noise and to which promise; `kind` has a default by the number of windows.
+
+    `followed`, by default true except for a drill-down: the noise is strong enough for such questions one after the
+    other in every period of a device with default limits; false is for the question alone.
+    """
 
     kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)
     epsilon: Fraction | None = setting(Table.number, _EPSILON, default=None)
@@ -172,14 +178,22 @@ class ReleaseTable:
     level: Fraction = setting(Table.number, _LEVEL, default=Fraction(95, 100))
     thresholds: tuple[int, ...] = setting(_thresholds, default=())
     zooms: int = setting(Table.integer, 1, MAX_ZOOMS, default=1)
+    followed: bool | None = setting(Table.boolean, default=None)
 
 
 def read_promise(
-    root: Table, answer: AnswerLaw, domain: ValueDomain, shape: ScheduleShape, epsilon: Fraction | None
+    root: Table,
+    answer: AnswerLaw,
+    domain: ValueDomain,
+    shape: ScheduleShape,
+    periods: Sequence[Mapping[int, int]],
+    epsilon: Fraction | None,
+    followed: bool | None,
 ) -> tuple[Release, Fraction]:
     """Return the release of every window, and the delta at which the whole question is stated.
 
-    `epsilon`, when given, stands in place of the file's.
+    `periods` are the units that a period touches if such questions follow one another. `epsilon` and `followed`, when
+    given, stand in place of the file's.
 
     Raises:
         UsageError: with key, value and what is allowed.
@@ -190,12 +204,14 @@ def read_promise(
     kind = usual if asked.kind is None else next(one for one in _STRENGTHS if one.label == asked.kind)
     zooms = _zooms(table, domain, asked.zooms)
     _check_given(table, kind, epsilon)
+    wanted = (shape.levels == 1 if asked.followed is None else asked.followed) if followed is None else followed
+    held = periods if wanted else None
     target = asked.epsilon if epsilon is None else epsilon
     if kind is ReleaseKind.EXACT:
         noise: NoNoise | PlannedNoise = NoNoise()
     elif target is not None:
         try:
-            noise = _solved_noise(kind, answer, shape, target, asked.delta, zooms)
+            noise = _solved_noise(kind, answer, shape, target, asked.delta, zooms, held)
         except MechanismError as error:
             if epsilon is not None:
                 raise
@@ -232,14 +248,20 @@ def _check_given(table: Table, kind: ReleaseKind, epsilon: Fraction | None) -> N
 
 
 def _solved_noise(
-    kind: ReleaseKind, answer: AnswerLaw, shape: ScheduleShape, epsilon: Fraction, delta: Fraction, zooms: Zooms | None
+    kind: ReleaseKind,
+    answer: AnswerLaw,
+    shape: ScheduleShape,
+    epsilon: Fraction,
+    delta: Fraction,
+    zooms: Zooms | None,
+    periods: Sequence[Mapping[int, int]] | None,
 ) -> PlannedNoise:
     if shape.windows == 1 and (kind is not ReleaseKind.GAUSSIAN or delta == STATED_DELTA):
         # A single release has a promise without delta, or at the delta that all single ones are stated at.
         return noise_for(answer, epsilon, _LAWS[kind], 1 if zooms is None else zooms.count)
-    # The exact sum of geometric losses has no filter: a ledger adds up more, and geometric noise is for who knows that.
-    in_ledgers = kind is ReleaseKind.GAUSSIAN
-    return noise_for_promise(answer, shape, epsilon, delta, _LAWS[kind], in_ledgers=in_ledgers, zooms=zooms)
+    # One window has its promise to itself; of many that follow one another a period may touch more than the question.
+    held = None if shape.windows == 1 else periods
+    return noise_for_promise(answer, shape, epsilon, delta, _LAWS[kind], periods=held, zooms=zooms)
 
 
 def _zooms(table: Table, domain: ValueDomain, count: int) -> Zooms | None:
@@ -433,20 +455,30 @@ class AggregatorTable:
     descriptor: Path = setting(Table.existing_file)
 
 
-def read_spec(path: Path, now: float, verify_seed_digest: Digest, epsilon: Fraction | None = None) -> Question:
+def read_spec(
+    path: Path,
+    now: float,
+    verify_seed_digest: Digest,
+    epsilon: Fraction | None = None,
+    *,
+    followed: bool | None = None,
+) -> Question:
     """Return the question of a specification file; "in 10 s" counts from `now`, Unix seconds.
 
-    `epsilon`, when given, stands in place of the file's own: the loss of everything that is published.
+    `epsilon`, when given, stands in place of the file's own: the loss of everything that is published. So does
+    `followed`: whether the noise is strong enough for such questions one after the other.
 
     Raises:
         UsageError: anything unknown, missing or out of range, with file, key, value and what is allowed.
     """
     root = read_toml(path, _SECTIONS)
     with told_by_key(root):
-        return _question(root, now, verify_seed_digest, epsilon)
+        return _question(root, now, verify_seed_digest, epsilon, followed)
 
 
-def _question(root: Table, now: float, verify_seed_digest: Digest, epsilon: Fraction | None) -> Question:
+def _question(
+    root: Table, now: float, verify_seed_digest: Digest, epsilon: Fraction | None, followed: bool | None
+) -> Question:
     question = read_settings(root, "question", QuestionTable)
     mode, style = Mode[question.mode.upper()], UploadStyle[question.upload_style.upper()]
     step = question.time_precision_s
@@ -457,8 +489,14 @@ def _question(root: Table, now: float, verify_seed_digest: Digest, epsilon: Frac
     two_rounds = mode is Mode.SAMPLING and style is UploadStyle.TWO_INSTALMENTS
     coin = Coin[table.choice("coin", tuple(one.name.lower() for one in Coin), "window").upper()]
     schedule = read_schedule(table, coin, now, step, levels, two_rounds=two_rounds)
+    one_in = table.integer("one_in", 1, MAX_QUESTION_WINDOWS, 1)
     answer: AnswerLaw = Truth(domain.values) if mechanism is None else mechanism
-    release, delta = read_promise(root, answer, domain, schedule.shape(coin), epsilon)
+    # Who is asked once in a period has one answer in it, whatever follows.
+    periods, shape = (
+        schedule.followed(coin, DEFAULT_PERIOD_S) if one_in == 1 else ({1: 1},),
+        schedule.shape(coin, levels, one_in),
+    )
+    release, delta = read_promise(root, answer, domain, shape, periods, epsilon, followed)
     return Question(
         name=question.name,
         deployment=question.deployment,
@@ -468,6 +506,7 @@ def _question(root: Table, now: float, verify_seed_digest: Digest, epsilon: Frac
         mechanism=mechanism,
         schedule=schedule,
         coin=coin,
+        one_in=one_in,
         participants=Participants[table.choice("participants", ("hidden", "noised"), "hidden").upper()],
         delta=delta,
         release=release,

@@ -16,6 +16,7 @@ from fleetcount_analysis.answers.drill_down import (
     FoundPlace,
     PrunedPlace,
     WalkStep,
+    chosen_excess,
     find_chance,
     found_places,
     pruned_places,
@@ -38,7 +39,10 @@ _COLUMNS: Final = ("walk", "bits", "smallest_place", "shown", "estimate", "low",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walked:
-    """One walk: its number, how many steps of `levels` it took, the places found, and the cells left out."""
+    """One walk: its number, how many steps of `levels` it took, the places found, and the cells left out.
+
+    `excess` is by how much the estimate of a place at the threshold is too high on average, because it was chosen.
+    """
 
     number: int
     steps: int
@@ -47,6 +51,7 @@ class Walked:
     bits: int
     false_places: float
     smallest: int
+    excess: float
 
 
 @click.command("places", cls=StrictCommand)
@@ -83,7 +88,7 @@ def _walk_json(one: Walked) -> dict[str, Any]:
     left = [
         {"place": cell.cell << PLACE_BITS - cell.bits, "bits": cell.bits, "most": cell.most} for cell in one.left_out
     ]
-    chances = {"false_places": one.false_places, "smallest_found": one.smallest}
+    chances = {"false_places": one.false_places, "smallest_found": one.smallest, "excess_at_threshold": one.excess}
     return {"walk": one.number, "steps": one.steps, "bits": one.bits, "found": found, "left_out": left, **chances}
 
 
@@ -132,6 +137,7 @@ def _walked(walk: DrillDown, number: int, steps: Sequence[WalkStep]) -> Walked:
         bits=last.bits,
         false_places=len(last.cells) * find_chance(last.design, walk.threshold, 1, 0),
         smallest=smallest_found(last.design, walk.threshold, levels),
+        excess=chosen_excess(last.design, walk.threshold, walk.threshold),
     )
 
 
@@ -153,6 +159,11 @@ def walk_lines(one: Walked, walk: DrillDown, level: Fraction) -> Iterator[str]:
 
 def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
     """Return in words what is known of the places that a walk did not show: their bound, false and missed ones."""
+    if one.found:
+        yield (
+            "  places are chosen by their estimates, which are on average too high: of a place at the threshold by"
+            f" {one.excess:,.1f}, of larger ones by less; the intervals hold for all that were looked at"
+        )
     if one.left_out:
         most = max(place.most for place in one.left_out)
         yield (

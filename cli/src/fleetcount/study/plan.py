@@ -71,6 +71,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--windows", type=Count(1, MAX_QUESTION_WINDOWS), help="Compare every way to ask so many times.")
 @click.option("--every", type=Length(), default="1 h", show_default=True, help="With --windows: how often.")
 @click.option("--delta", type=DELTA, default="1e-9", show_default=True, help="With --windows: delta of the promise.")
+@click.option("--alone", is_flag=True, help="With --windows: noise for this question alone, not for one after another.")
 @click.option("--threat", type=OneOf(_THREATS), help="With --windows: recommend a way against this one.")
 @click.option("--levels", help="What a drill-down finds: bits of its steps, like 11,18,25,32.")
 @click.option("--zooms", type=Count(2, MAX_ZOOMS), help="Count a grid of V squares at so many zooms in one report.")
@@ -102,7 +103,9 @@ def plan(  # one parameter an option, passed by name
     all aggregators collude, they see each truth with that probability only.
 
     With --windows epsilon is the loss of all answers of a device to a question, at delta: every way to ask is compared,
-    and the threat that each answers is named (some seconds). --threat one-honest: at least one operator is honest;
+    and the threat that each answers is named (some seconds). The noise is strong enough for such questions one after
+    the other, as that of `fleetcount question create` is; --alone (there: followed = false) is for one question, after
+    which devices with default limits wait. --threat one-honest: at least one operator is honest;
     all-collude: all may collude, and then see a part; none-trusted: the promise holds against all of them.
 
     With --zooms the values are the squares of a grid as wide as high, and squares of two, four, ... times the side are
@@ -113,7 +116,7 @@ def plan(  # one parameter an option, passed by name
     """
     if output is not None:
         check_output_directory(output)
-    question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat")}
+    question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat", "alone")}
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
     zooms = square_zooms(values, others.pop("zooms"))
     if steps is not None and question["windows"] is None:
@@ -145,6 +148,8 @@ def _not_together(
         return "--zooms goes with neither --levels nor --largest-posterior"
     if question["windows"] is not None and largest_posterior is not None:
         return "--largest-posterior is about one record, allowed: without --windows"
+    if question["alone"] and (question["windows"] is None or steps is not None):
+        return "--alone is given, allowed with --windows and without --levels: a drill-down is planned alone"
     if question["windows"] is None and question["threat"] is not None:
         return f"--threat is {question['threat']!r}, allowed with --windows: how often the question is asked"
     return ""

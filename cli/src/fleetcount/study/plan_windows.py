@@ -5,6 +5,7 @@ It must not ask a device or start a process.
 
 import json
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 import click
 from fleetcount_analysis.answers.drill_down import least_threshold, smallest_found
+from fleetcount_client.policy import DEFAULT_PERIOD_S
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, Zooms
@@ -25,6 +27,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
 from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule
+from fleetcount_protocol.question.question import ONE_ANSWER_PERIOD_S
 from fleetcount_protocol.window.domain import PLACE_BITS
 from fleetcount_protocol.window.window import report_bytes
 
@@ -42,7 +45,10 @@ _THREATS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedQuestion:
-    """What is planned: so many windows, one every so many seconds, under (epsilon, delta) for all of them together."""
+    """What is planned: so many windows, one every so many seconds, under (epsilon, delta) for all of them together.
+
+    Unless it is asked `alone`, the noise is strong enough for such questions one after the other.
+    """
 
     devices: int
     values: int
@@ -54,6 +60,7 @@ class PlannedQuestion:
     delta: Fraction
     threat: str | None
     zooms: Zooms | None = None
+    alone: bool = False
 
 
 def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool = False) -> None:
@@ -77,6 +84,8 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
         aggregators=asked.aggregators,
         level=asked.level,
         zooms=asked.zooms,
+        periods=None if asked.alone or windows == 1 else _periods(schedule, units),
+        one_in=-(-ONE_ANSWER_PERIOD_S // asked.every),
     )
     kept = [row for row in rows if asked.threat in (None, row.threat.value)]
     if not kept:
@@ -92,6 +101,10 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
             text = json.dumps([_record(row, windows) for row in kept], indent=1) + "\n"
             (stage / "plan.json").write_text(text, encoding="utf-8")
         click.echo(one_line(f"wrote plan.json in {output}"), err=as_json)
+
+
+def _periods(schedule: Schedule, units: dict[Unit, Coin]) -> dict[Unit, tuple[Counter[int], ...]]:
+    return {unit: schedule.followed(coin, DEFAULT_PERIOD_S) for unit, coin in units.items()}
 
 
 def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
@@ -115,9 +128,21 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
         "everyone but all operators together. sd: error of one cell of one window, true count 0, 100 or 1,000;",
         f"seen from: the smallest count told apart from 0 ({float(asked.level * 100):g} % each way); bytes: the shares",
         "that a device sends for one answer.",
+        *_followed_words(asked),
         *([] if asked.zooms is None else [said.format(asked.zooms.count)]),
         "",
         *body,
+    ]
+
+
+def _followed_words(asked: PlannedQuestion) -> list[str]:
+    if asked.windows == 1:
+        return []
+    if asked.alone:
+        return ["The noise is for this question alone: devices with default limits refuse a next one for a while."]
+    return [
+        f"Such questions may follow one another without a pause: the noise is for all that {DEFAULT_PERIOD_S // DAY_S}",
+        "days touch (--alone: for this question alone).",
     ]
 
 
@@ -127,6 +152,8 @@ def _record(row: Compared, windows: int) -> dict[str, Any]:
         "way": row.name,
         "threat": row.threat.value,
         "coin": row.unit,
+        "answer": design.name,
+        "one_in": plan.one_in,
         "noise": design.noise.name,
         **{f"noise_{name}": str(value) for name, value in design.noise.parameters.items()},
         **{f"sd_{count}": plan.sd(min(count, plan.devices)) for count in _COUNTS},
@@ -157,6 +184,8 @@ def _bytes(row: Compared) -> int:
 
 def _collusion(row: Compared, windows: int) -> str:
     design = row.plan.design
+    if row.plan.one_in > 1:
+        return "the promise holds; which window it was is seen"
     if row.unit is None:
         return "every answer is seen" if design.exposure == 1 else "the promise holds"
     if windows == 1 or row.unit == "window":

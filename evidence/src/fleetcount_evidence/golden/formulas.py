@@ -5,6 +5,7 @@ must not contain an expected number.
 """
 
 import ast
+import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Final, cast
 from fleetcount_analysis import intervals
 from fleetcount_analysis.remap import geometric_remap, user_optimum
 from fleetcount_mechanisms.accounting.charges import chance_of_all, chance_of_any, expected_answers, quantile
+from fleetcount_mechanisms.accounting.periods import PeriodTotals
 from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET, LossBudget, LossVector
 from fleetcount_mechanisms.asymmetric import (
     AsymmetricGeometric,
@@ -29,9 +31,13 @@ from fleetcount_mechanisms.losses import (
     noise_epsilon_two_cell,
     release_sd,
 )
+from fleetcount_mechanisms.planning import coins_variance
+from fleetcount_mechanisms.randomness import near_log
 from fleetcount_mechanisms.renyi import (
+    entry_price,
     gaussian_divergence,
     order_epsilon,
+    panel_added,
     panel_gaussian_divergence,
     panel_geometric_divergence,
     panel_pure_epsilon,
@@ -214,6 +220,78 @@ def three_sizes_hold(counts: Sequence[int], buckets: Pairs) -> bool:
 # Questions.
 
 
+def twice_added(rate: Fraction, windows: int, variance: Fraction, order: int) -> Fraction:
+    """Return twice the "add" part of a unit under N_Z(0, s), which bounds both parts (docs/spec.md, Theorem 3)."""
+    return 2 * panel_added(rate, windows, variance, order)
+
+
+def month_sd(rate: Fraction, windows: int, units: int, parts: object, order: int) -> float:
+    """Return the sd of an empty cell's estimate under the weakest noise that keeps (10, 1e-9) at one order, k = 2.
+
+    `parts` of a unit: "exact", "v1" (what adds alone), "cap" (at most -ln(1-p) of what removes), "thm3" (twice added).
+
+    Raises:
+        MalformedGoldenError: other parts.
+        MechanismError: p not in (0, 1], windows below 1, or an order that is not an integer in 2..4096.
+    """
+    limit = 10 - entry_price(order, Fraction(1, 10**9))
+
+    def loss(variance: Fraction) -> Fraction:
+        added = panel_added(rate, windows, variance, order)
+        if parts == "exact":
+            return panel_gaussian_divergence(rate, windows, variance, order)
+        if parts == "cap":
+            return added + min(added, -near_log(1 - rate))
+        if parts not in ("v1", "thm3"):
+            raise MalformedGoldenError(f"parts is {shown(parts)}; it must be 'exact', 'v1', 'cap' or 'thm3'")
+        return added if parts == "v1" else 2 * added
+
+    low, high = Fraction(1), Fraction(10**6)
+    while high / low > 1 + Fraction(1, 10**8):
+        middle = Fraction(round((low + high) / 2 * 10**9), 10**9)
+        low, high = (low, middle) if units * loss(middle) <= limit else (middle, high)
+    return math.sqrt(2 * high) / float(rate)
+
+
+def rotation_truth(epsilon: Fraction, values: int) -> float:
+    """Return the chance that a k-ary answer is the truth."""
+    return _response_channel("k-ary", epsilon, values)[0]
+
+
+def rotation_sd(
+    response: object, epsilon: Fraction, values: int, windows: int, devices: int, count: int, answers: int
+) -> float:
+    """Return the sd of a cell's estimate if each device answers in so many of `windows` windows, at eps/answers each.
+
+    Raises:
+        MalformedGoldenError: another response than "k-ary" and "unary".
+    """
+    hit, miss = _response_channel(response, epsilon / answers, values)
+    share = answers / windows
+    return math.sqrt(coins_variance((hit, miss), share, count, devices)) / (share * (hit - miss))
+
+
+def _response_channel(response: object, epsilon: Fraction, values: int) -> tuple[float, float]:
+    power = math.exp(epsilon)
+    if response == "unary":
+        return 0.5, 1 / (power + 1)
+    if response != "k-ary":
+        raise MalformedGoldenError(f"response is {shown(response)}; it must be 'k-ary' or 'unary'")
+    return power / (power + values), 1 / (power + values)
+
+
+def units_in_period(period_s: int, every_s: int, charge_s: int) -> int:
+    """Return how many charges of so many seconds, one every `every_s`, a ledger finds in the fullest period.
+
+    Raises:
+        MechanismError: a period below 1.
+    """
+    totals = PeriodTotals(period_s, 1)
+    for number in range(2 + 2 * (period_s + charge_s) // every_s):
+        totals.add(number * every_s, number * every_s + charge_s - 1, [1])
+    return totals.largest(0, 2 * (period_s + charge_s))[0]
+
+
 def geometric_basic(noise_epsilon: Fraction, windows: int) -> Fraction:
     """Return the epsilon of `windows` windows of two noised cells by basic composition."""
     return basic_epsilon([noise_epsilon]) * 2 * windows
@@ -318,7 +396,7 @@ def _charge(one: Fields, orders: tuple[int, ...]) -> LossVector:
         at, pure = [copies * pure_divergence(noise, order) for order in orders], copies * noise
     elif kind == "panel_gaussian":
         units, law = one.whole("units"), (one.number("p"), one.whole("unit_windows"), one.number("variance"))
-        at = [units * panel_gaussian_divergence(*law, order) for order in orders]
+        at = [units * twice_added(*law, order) for order in orders]
     elif kind == "panel_geometric":
         units, unit = one.whole("units"), (one.number("p"), one.whole("unit_windows"), one.number("e1"))
         at = [units * panel_geometric_divergence(*unit, order) for order in orders]

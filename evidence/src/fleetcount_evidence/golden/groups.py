@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
 
-from fleetcount_evidence.golden.rows import Fields, digits_of, number_of
+from fleetcount_evidence.golden.rows import Fields, MalformedGoldenError, digits_of, number_of, shown
 
 Recompute = Callable[[Fields], Mapping[str, object]]
 """Returns the computed answers of a row by field name."""
@@ -22,6 +22,7 @@ _TABLE: Final = Path(__file__).with_name("groups.toml")
 _CALL: Final = re.compile(r"(fleetcount_[\w.]+)\.(\w+)\((.*)\)")
 _LITERAL: Final = re.compile(r"-?[0-9]+")
 _CLOSE: Final = Fraction(1, 10**12)
+_LARGEST_TOLERANCE: Final = Fraction(1, 10**5)
 _LEDGER_STEP: Final = Fraction(1, 10**11)
 """Ledgers round up each charge to 2**-40."""
 
@@ -103,7 +104,10 @@ def _answers(calls: Mapping[tuple[str, ...], Call], given: Mapping[str, str]) ->
 
 
 def _question(call: Call) -> Recompute:
-    """Return the function that recomputes `expected` from `inputs`; it returns an equal text when 12 digits agree."""
+    """Return the function that recomputes `expected` from `inputs`; it returns an equal text when 12 digits agree.
+
+    A row may name another tolerance, "exact" or "relative 1e-6".
+    """
 
     def recompute(row: Fields) -> Mapping[str, object]:
         row.raw("how")
@@ -113,7 +117,22 @@ def _question(call: Call) -> Recompute:
         found = Fraction(cast("Fraction | float", call.on(inputs)))  # A question's answer is one number.
         inputs.finish()
         slack = _LEDGER_STEP if "charges" in inputs.fields else Fraction(0)
-        close = abs(found - wanted) <= _CLOSE * abs(wanted) + slack
+        named = row.raw("tolerance") if "tolerance" in row.fields else None
+        within = _CLOSE if named is None else _tolerance(named, row.where)
+        close = abs(found - wanted) <= within * abs(wanted) + slack
         return {"expected": expected if close else digits_of(found)}
 
     return recompute
+
+
+def _tolerance(named: object, where: str) -> Fraction:
+    """Return the relative tolerance that a row names.
+
+    Raises:
+        MalformedGoldenError: it is neither "exact" nor "relative" with a number of at most 1e-5.
+    """
+    kind, _, size = str(named).partition(" ")
+    found = Fraction(0) if named == "exact" else number_of(size, f"{where}.tolerance")
+    if kind not in ("exact", "relative") or not 0 <= found <= _LARGEST_TOLERANCE:
+        raise MalformedGoldenError(f"{where}: tolerance is {shown(named)}; it must be 'exact' or 'relative 1e-6'")
+    return found

@@ -6,19 +6,20 @@ if `charge_relation` is one-sided, for a value replaced by none only.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
 from typing import Final
 
-from fleetcount_mechanisms.accounting.vectors import LossVector, checked_orders
+from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector, checked_orders
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
 from fleetcount_mechanisms.losses import any_value_loss, released_loss
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.renyi import (
+    best_order,
     checked_rate,
     gaussian_divergence,
     panel_gaussian_divergence,
@@ -244,11 +245,71 @@ def unit_divergence(design: Design, windows: int, order: int) -> Fraction:
     moved, equivalent, rate = windows * moved_cells(design), equivalent_windows(design, windows), design.exposure
     direct, pure = noise_divergence(design.noise, moved, order), unit_pure(design, windows)
     if isinstance(design.noise, GaussianNoise):
-        panel = panel_gaussian_divergence(rate, equivalent, design.noise.variance, order)
+        panel = panel_gaussian_divergence(rate, equivalent, design.noise.variance, order, cells=zoom_cells(design))
     else:
-        panel = panel_geometric_divergence(rate, equivalent, _geometric(design.noise), order)
+        panel = panel_geometric_divergence(rate, equivalent, _geometric(design.noise), order, cells=zoom_cells(design))
     pure_bound = () if pure is None else (pure_divergence(pure, order),)
     return min(panel, panel_linear_divergence(rate, direct, order), *pure_bound)
+
+
+def units_divergence(design: Design, sizes: Mapping[int, int], order: int) -> Fraction:
+    """Return the Renyi divergence of whole units at an integer order; `sizes` counts the units of each size.
+
+    Raises:
+        MechanismError: as `window_loss`.
+    """
+    return sum((unit_divergence(design, size, order) * count for size, count in sizes.items()), Fraction(0))
+
+
+def units_vector(design: Design, orders: tuple[int, ...], sizes: Mapping[int, int]) -> LossVector:
+    """Return the loss of whole units as a ledger adds it up, each rounded up; `sizes` counts the units of each size.
+
+    Raises:
+        MechanismError: as `window_loss`.
+    """
+    units = (unit_loss(design, orders, size).times(count) for size, count in sizes.items())
+    return sum(units, LossVector.nothing(orders))
+
+
+def budget_for(design: Design, periods: Sequence[Mapping[int, int]], epsilon: Fraction, delta: Fraction) -> LossBudget:
+    """Return the budget of the one order at which these answers lose the least epsilon at delta.
+
+    Each of `periods` counts the units of each size that one period may hold; the fullest decides. An order is chosen
+    for what is asked, before anything is answered: choosing it afterwards would break the proof.
+
+    Raises:
+        MechanismError: no period, epsilon not in (0, 700], delta not in (0, 1), or a design without a finite loss.
+    """
+    order, _ = best_order(lambda one: max(units_divergence(design, sizes, one) for sizes in periods), delta)
+    return LossBudget(epsilon=epsilon, delta=delta, orders=(order,))
+
+
+def ledger_budget(
+    design: Design, ways: Iterable[Sequence[Mapping[int, int]]], epsilon: Fraction, delta: Fraction
+) -> LossBudget:
+    """Return the budget at whose order an empty ledger counts what it is asked.
+
+    It is that of direct answers, unless these answers keep the promise at the order that suits them and not at that
+    one. `ways` are what a period may hold, as `periods` of `budget_for`, the most first: with questions that follow,
+    then without; the first that keeps the promise decides.
+
+    Raises:
+        MechanismError: as `budget_for`.
+    """
+    usual = LossBudget.for_promise(epsilon, delta)
+    if not isinstance(design.noise, GaussianNoise):
+        return usual
+    for periods in ways:
+        if _takes(usual, design, periods):
+            return usual
+        best = budget_for(design, periods, epsilon, delta)
+        if _takes(best, design, periods):
+            return best
+    return usual
+
+
+def _takes(budget: LossBudget, design: Design, periods: Sequence[Mapping[int, int]]) -> bool:
+    return all(budget.fits(units_vector(design, budget.orders, sizes)) for sizes in periods)
 
 
 def unit_pure(design: Design, windows: int) -> Fraction | None:

@@ -6,25 +6,27 @@ error below 1e-60. It must not word anything (`question_statement`). "Theorem" a
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
+from math import comb, erfc, sqrt
 from typing import Final
 
 from fleetcount_mechanisms.accounting.charges import (
     charge_relation,
     equivalent_windows,
     moved_cells,
+    noise_divergence,
     noise_pure,
     truth_weight,
     unit_divergence,
     unit_pure,
+    units_divergence,
     zoom_cells,
 )
 from fleetcount_mechanisms.accounting.vectors import (
-    LARGEST_ORDER,
     ScheduleShape,
     gaussian_unit_epsilon,
     geometric_unit_epsilon,
@@ -34,10 +36,18 @@ from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repe
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
-from fleetcount_mechanisms.randomness import near_log
-from fleetcount_mechanisms.renyi import amplified, entry_price, gaussian_rho, panel_pure_epsilon, zcdp_epsilon
+from fleetcount_mechanisms.randomness import fraction_up, near_exp, near_log
+from fleetcount_mechanisms.renyi import (
+    amplified,
+    best_order,
+    gaussian_rho,
+    panel_pure_epsilon,
+    sum_law_factor,
+    zcdp_epsilon,
+)
 
 _NOTHING: Final = Fraction(0)
+_TERM_GRID: Final = 10**60
 _Sizes = Counter[int]
 
 
@@ -184,7 +194,7 @@ def _answer_bounds(design: Design, answers: int, delta: Fraction) -> Iterator[Fr
     if alone is not None:
         yield _pure_copies(alone, answers, delta)
     if design.noised:
-        yield _best_order(lambda order: answers * unit_divergence(design, 1, order), delta)
+        yield best_order(lambda order: answers * unit_divergence(design, 1, order), delta)[1]
         if answers == 1:
             yield _amplified(design, 1, delta)
 
@@ -211,10 +221,7 @@ def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fr
     if sizes.total() == 1 and isinstance(design.noise, TwoSidedNoise):
         yield geometric_unit_epsilon(design.exposure, windows, design.noise.epsilon, delta, sum(known, _NOTHING))
         return
-    order_bound = _best_order(
-        lambda order: sum((unit_divergence(design, size, order) * count for size, count in sizes.items()), _NOTHING),
-        delta,
-    )
+    _, order_bound = best_order(lambda order: units_divergence(design, sizes, order), delta)
     yield order_bound
     if sizes.total() == 1 and isinstance(design.noise, GaussianNoise):
         yield gaussian_unit_epsilon(design.exposure, windows, design.noise.variance, delta, order_bound)
@@ -224,21 +231,64 @@ def _pure_copies(alone: Fraction, copies: int, delta: Fraction) -> Fraction:
     return optimal_loss_repeated(alone, copies, delta) if alone <= LARGEST_EPSILON else alone * copies
 
 
-def _best_order(loss: Callable[[int], Fraction], delta: Fraction) -> Fraction:
-    """Return the least epsilon over integer orders; each order's epsilon holds, and (a-1) times it is convex in a."""
-    known: dict[int, Fraction] = {}
+# How often the odds move more than an epsilon says. A delta is no bound on that: it says how much such cases weigh.
 
-    def at(order: int) -> Fraction:
-        if order not in known:
-            known[order] = loss(order) + entry_price(order, delta)
-        return known[order]
+_SOME_ORDERS: Final = (2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 
-    reach = 2
-    while reach < LARGEST_ORDER and at(2 * reach) < at(reach):
-        reach *= 2
-    low, high = max(2, reach // 2), min(2 * reach, LARGEST_ORDER)
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if at(middle) <= at(middle + 1) else (middle + 1, high)
-    at(low)
-    return min(known.values())
+
+def larger_chance(design: Design, shape: ScheduleShape, one_answer: Fraction, whole_question: Fraction) -> Fraction:
+    """Return a bound on the chance that the odds of one answer, or of all, move by more than a factor of e**epsilon.
+
+    The chance is that of what a device with the one truth makes readers see. Direct answers: the tail of the moved
+    numbers' noise, for geometric noise exactly. Else e**((a-1)(D_a - epsilon)) at the best of some orders (Markov),
+    with D_a of a part of a unit at most that without a coin.
+
+    Raises:
+        MechanismError: a design without a finite loss.
+    """
+    return max(
+        _chance_above(design, Counter({1: shape.levels}), one_answer, fresh=max(shape.units) == 1),
+        _chance_above(design, Counter(shape.units), whole_question),
+    )
+
+
+def _chance_above(design: Design, sizes: _Sizes, epsilon: Fraction, *, fresh: bool = True) -> Fraction:
+    windows = sum(size * count for size, count in sizes.items())
+    pures = [unit_pure(design, size) for size in sizes]
+    known = [pure * count for pure, count in zip(pures, sizes.values(), strict=True) if pure is not None]
+    if fresh and len(known) == len(pures) and sum(known) <= epsilon:
+        return _NOTHING
+    if not design.device_randomizes and design.form is not AnswerForm.TWO_ROUNDS:
+        return _moved_chance(design.noise, windows * moved_cells(design), epsilon)
+
+    def exponent(order: int) -> Fraction:
+        loss = units_divergence(design, sizes, order)
+        if not fresh:
+            loss = noise_divergence(design.noise, windows * moved_cells(design), order)
+        return (order - 1) * (loss - epsilon)
+
+    return near_exp(max(Fraction(-100_000), min(_NOTHING, *map(exponent, _SOME_ORDERS))))
+
+
+def _moved_chance(noise: NoiseLaw, moved: int, epsilon: Fraction) -> Fraction:
+    """Return a bound on the chance that `moved` numbers, each moved by 1, have a loss above epsilon together."""
+    if isinstance(noise, TwoSidedNoise):
+        # Each loses e1 with chance 1/(1+e**-e1), else -e1 (F1).
+        up = 1 / (1 + near_exp(-noise.epsilon))
+        least = int((epsilon / noise.epsilon + moved) / 2) + 1
+        weight = Fraction(comb(moved, least)) if least <= moved else _NOTHING
+        total = term = weight * up**least * (1 - up) ** (moved - least)
+        for ups in range(least, moved):
+            term = fraction_up(term * (moved - ups) / (ups + 1) * up / (1 - up), _TERM_GRID)
+            total += term
+        return total
+    if not isinstance(noise, GaussianNoise):
+        raise MechanismError(f"noise is {noise.name!r}, allowed: two-sided geometric, discrete Gaussian")
+    # The loss is (2S + m)/(2s), S the sum of m draws; e**(-x**2/(2ms)) is convex behind its deviation, so that each of
+    # its values is below the integral around it.
+    factor, wide = sum_law_factor(moved, noise.variance), moved * noise.variance
+    least = int(epsilon * noise.variance - Fraction(moved, 2)) + 1
+    reach = (least - 0.5) / sqrt(wide)
+    if factor is None or reach < 1:
+        return Fraction(1)
+    return Fraction(min(1.0, float(factor) * erfc(reach / sqrt(2)) / 2 * (1 + 1e-9)))

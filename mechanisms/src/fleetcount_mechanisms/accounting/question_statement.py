@@ -20,7 +20,13 @@ from fleetcount_mechanisms.accounting.charges import (
     moved_cells,
     quantile,
 )
-from fleetcount_mechanisms.accounting.question_losses import QuestionLosses, day_units, noise_loss, question_losses
+from fleetcount_mechanisms.accounting.question_losses import (
+    QuestionLosses,
+    day_units,
+    larger_chance,
+    noise_loss,
+    question_losses,
+)
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
@@ -245,19 +251,30 @@ def _public_words(design: Design, shape: ScheduleShape, delta: Fraction) -> str:
     if not design.noised and not design.device_randomizes:
         return "The counts are exact: a reader who knows the other devices learns what the coin lets through."
     losses = question_losses(design, shape, delta)
-    # "Except with probability delta" is exact: a release follows from RR(eps), or with chance delta from all data (F2).
-    one, whole = (rounded_up(loss, 2) for loss in (losses.one_answer, losses.whole_question))
+    # A delta is no bound on how often the odds move more: it says how much such cases weigh.
+    one, whole = (rounded_up(loss + 2 * delta, 2) for loss in (losses.one_answer, losses.whole_question))
+    chance = larger_chance(design, shape, Fraction(one), Fraction(whole))
+    rarely = f"; with a chance of at most {_in_powers(chance)} the odds move more" if chance else ""
     who = "a reader" if design.aggregators == 2 else f"a reader together with {design.aggregators - 1} operators"
     one_sided = charge_relation(design) is Relation.ONE_SIDED
     change = "a value against none" if one_sided else "one answer against any other"
     honest = "As long as one operator is honest, " if design.noised else ""
     sentence = (
         f"{honest}{who} of all {shape.windows} releases moves the odds of {change} by at most a factor of e^{one}, "
-        f"and of all answers of a device together by at most e^{whole}, except with probability {_exact_up(delta):f}."
+        f"and of all answers of a device together by at most e^{whole}"
+        f" (epsilons at delta {_exact_up(delta):f}{rarely})."
         + " The odds of any other change have no bound."
         * one_sided
     )
     return sentence[0].upper() + sentence[1:]
+
+
+def _in_powers(chance: Fraction) -> str:
+    """Return a probability above 0 rounded up to one digit: "2 in 10^8"."""
+    if chance >= Fraction(1, 10):
+        return str(_ceiling(chance, 1))
+    shown = Context(prec=1, rounding=ROUND_CEILING).divide(Decimal(chance.numerator), Decimal(chance.denominator))
+    return f"{shown.as_tuple().digits[0]} in 10^{-shown.adjusted()}"
 
 
 def _collusion_words(design: Design, shape: ScheduleShape, delta: Fraction) -> str:

@@ -4,15 +4,15 @@ It must not choose noise that loses more than the promise: parameters are rounde
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from math import ceil, log, sqrt
 from typing import Final
 
-from fleetcount_mechanisms.accounting.charges import unit_loss
+from fleetcount_mechanisms.accounting.charges import budget_for, units_vector
 from fleetcount_mechanisms.accounting.question_losses import units_loss
-from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET, LossBudget, LossVector, ScheduleShape
+from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET, ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Zooms
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
 from fleetcount_mechanisms.errors import (
@@ -30,7 +30,7 @@ LARGEST_SD: Final = 10_000
 _SD_GRID: Final = 1000
 _EPSILON_GRID: Final = 10**6
 _PLACES: Final = 5
-_TURNS: Final = 8
+_TURNS: Final = 16
 _TINY: Final = Fraction(1, 10**300)
 _HUGE: Final = Fraction(10**300)
 """Ratios of a loss to the promise are clamped to [_TINY, _HUGE], because `log` converts them to floats."""
@@ -45,15 +45,17 @@ def noise_for_promise(
     delta: Fraction,
     law: type[PlannedNoise] = GaussianNoise,
     *,
-    in_ledgers: bool = False,
+    periods: Sequence[Mapping[int, int]] | None = None,
     zooms: Zooms | None = None,
 ) -> PlannedNoise:
     """Return the weakest noise with which all answers of one device over the question lose at most (epsilon, delta).
 
     A Gaussian's standard deviation is the smallest multiple of 1/1000 from 1/2 on, a geometric e1 the largest multiple
-    of 10**-6 up to 10. The printed epsilon, rounded up, is within the promise; with `in_ledgers` so is the sum in a
-    ledger with this budget, which is slightly larger. One-sided noise keeps the promise for a value replaced by none.
-    With `zooms` every window is counted at all of them.
+    of 10**-6 up to 10. The printed epsilon, rounded up, is within the promise. `periods` are the units of the coin, by
+    their size, that one period of a ledger may hold: of questions that follow one another, or of this
+    one alone without it. With Gaussian noise a ledger of this budget takes them all, at the one order that is
+    best for them; the exact sum of geometric losses has no filter, so that a ledger adds up more. One-sided noise keeps
+    the promise for a value replaced by none. With `zooms` every window is counted at all of them.
 
     Raises:
         MechanismError: epsilon not in (0, 700], delta not in (0, 1), another law, or an answer without a finite loss.
@@ -63,23 +65,29 @@ def noise_for_promise(
     if require_positive("epsilon", epsilon) > LARGEST_BUDGET:
         raise MechanismError(f"epsilon is {epsilon}, allowed: 0 < epsilon <= {LARGEST_BUDGET}")
     require_open_unit("delta", delta)
-    sizes, budget = Counter(shape.units), LossBudget.for_promise(epsilon, delta)
+    own = Counter(shape.units)
+    held = (own,) if periods is None else tuple(map(Counter, periods))
 
     def loss(noise: PlannedNoise) -> Fraction:
         parties = FEWEST_AGGREGATORS
         design = Design(answer=answer, noise=noise, values=answer.values, aggregators=parties, zooms=zooms)
-        printed = Fraction(rounded_up(units_loss(design, sizes, delta), _PLACES))
-        return max(printed, charged(design)) if in_ledgers else printed
-
-    def charged(design: Design) -> Fraction:
-        units = (unit_loss(design, budget.orders, size).times(count) for size, count in sizes.items())
-        return Fraction(budget.spent(sum(units, LossVector.nothing(budget.orders))))
+        if not isinstance(noise, GaussianNoise):
+            return max(_printed(design, sizes, delta) for sizes in (own, *held))
+        budget = budget_for(design, held, epsilon, delta)
+        charged = max(budget.spent(units_vector(design, budget.orders, sizes)) for sizes in held)
+        shown = Fraction(rounded_up(Fraction(charged), _PLACES))
+        # What is printed of this question is no more than what a ledger adds up for answers that contain its own.
+        return shown if any(own <= sizes for sizes in held) else max(shown, _printed(design, own, delta))
 
     if law is GaussianNoise:
         return _weakest_gaussian(loss, epsilon)
     if law is TwoSidedNoise or law is OneSidedNoise:
         return _weakest_geometric(law, lambda noise: loss(noise) <= epsilon)
     raise MechanismError(f"noise is {law.__name__}, allowed: GaussianNoise, TwoSidedNoise, OneSidedNoise")
+
+
+def _printed(design: Design, sizes: Counter[int], delta: Fraction) -> Fraction:
+    return Fraction(rounded_up(units_loss(design, sizes, delta), _PLACES))
 
 
 def _gaussian(step: int) -> GaussianNoise:
@@ -126,17 +134,21 @@ def _first(keeps: Callable[[int], bool], least: int, most: int) -> int | None:
 def _near(share: Callable[[int], Fraction], least: int, most: int) -> tuple[int, int]:
     """Return a narrow bracket around the step where `share`, loss over promise, which decreases, passes 1.
 
-    It is nearly a power of the step, so the secant of its logarithm is a good guess. The value at an end that did not
-    move is halved (the Illinois rule), or that end would never move; `_first` bisects the rest.
+    It is nearly a power of the step, so the secant of its logarithm is a good guess. The value at an end that has not
+    moved twice is halved (the Illinois rule), or that end would never move; `_first` bisects the rest.
     """
     low, high, above, below = least, most, *(_log(share(one)) for one in (least, most))
+    moved = 0
     for _ in range(_TURNS):
         if high - low <= 1 or not below < 0 < above:
             break
         guess = round(low * (high / low) ** (above / (above - below)))
         middle = min(max(guess, low + 1), high - 1)
         found = _log(share(middle))
-        low, high, above, below = (middle, high, found, below / 2) if found > 0 else (low, middle, above / 2, found)
+        if found > 0:
+            low, above, below, moved = middle, found, below / 2 if moved > 0 else below, 1
+        else:
+            high, above, below, moved = middle, above / 2 if moved < 0 else above, found, -1
     return low, high
 
 

@@ -18,7 +18,7 @@ from fleetcount_mechanisms.errors import (
     require_positive,
 )
 from fleetcount_mechanisms.randomness import WIDE, fraction_up, near_decimal, near_exp, near_log
-from fleetcount_mechanisms.renyi import checked_rate, entry_price, gaussian_rho, unit_law, zcdp_delta
+from fleetcount_mechanisms.renyi import LARGEST_ORDER, checked_rate, entry_price, gaussian_rho, unit_law, zcdp_delta
 
 # How the windows of a question are divided into units of the sampling coin and into days. It must not know a date: the
 # protocol's schedule counts the windows.
@@ -156,7 +156,6 @@ def _least(holds: Callable[[Fraction], bool], largest: Fraction) -> Fraction:
 
 SCALE: Final = 1 << 40
 """Losses are integers of 2**-40, rounded up: sums of them are exact, and the same on every machine."""
-LARGEST_ORDER: Final = 4096
 
 
 def scaled_up(loss: Fraction) -> int:

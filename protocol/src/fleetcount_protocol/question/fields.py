@@ -4,6 +4,7 @@ This module must not apply rules, encode, sign or derive a window.
 """
 
 import enum
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -147,8 +148,43 @@ class Schedule:
             found.setdefault(self.unit_of(coin, index), []).append(index)
         return {unit: tuple(windows) for unit, windows in found.items()}
 
-    def shape(self, coin: Coin, levels: int = 1) -> ScheduleShape:
-        """Return how many windows each unit of the coin and each UTC day has; `levels` are those of a drill-down."""
+    def followed(self, coin: Coin, period_s: int) -> tuple[Counter[int], ...]:
+        """Return the units by size that a period of so many seconds touches if such questions follow without a pause.
+
+        One window counts at the second it opens; a unit of several from the first to the end of the last round one.
+        For coins of a day one set for each unit that a period may begin with, without those that others contain.
+        """
+        if coin is not Coin.DAY:
+            size = 1 if coin is Coin.WINDOW else self.windows
+            every_s, lasts_s = size * self.every_s, self._counted_s(size)
+            return (Counter({size: -(-(period_s + lasts_s - 1) // every_s)}),)
+        units, length_s = self.units(coin).values(), self.windows * self.every_s
+        spans = [
+            (self.opens(windows[0]) + length_s * turn, self._counted_s(len(windows)), len(windows))
+            for turn in range(period_s // length_s + 2)
+            for windows in units
+        ]
+        found = list[Counter[int]]()
+        for first, lasts_s, _ in spans[: len(units)]:
+            last = first + lasts_s - 1
+            touched = Counter(
+                size for opens, seconds, size in spans if opens < last + period_s and opens + seconds > last
+            )
+            if not any(touched <= other for other in found):
+                found = [other for other in found if not other <= touched] + [touched]
+        return tuple(found)
+
+    def _counted_s(self, windows: int) -> int:
+        return 1 if windows == 1 else (windows - 1) * self.every_s + self.round_one_s + 1
+
+    def shape(self, coin: Coin, levels: int = 1, one_in: int = 1) -> ScheduleShape:
+        """Return how many windows each unit of the coin and each UTC day has; `levels` are those of a drill-down.
+
+        Where a device is asked in one window of `one_in`, its answers alone, each of a day of its own.
+        """
+        if one_in > 1:
+            answers = (1,) * -(-self.windows // one_in)
+            return ScheduleShape(units=answers, days=answers)
         units, days = (self.units(one) for one in (coin, Coin.DAY))
         return ScheduleShape(
             units=tuple(len(windows) for windows in units.values()),
@@ -165,7 +201,8 @@ class QuestionFields:
     `coin` is `WINDOW` in one-round modes. `delta` is the delta at which every epsilon of the question is stated.
     `aggregators` name no sealing keys: devices use the key of each aggregator's signed key list that is valid during
     the window. `verify_seed_digest` is SHA-256 of the 32 bytes from which all verify keys are derived. With
-    `drill_down`, `domain` is that of the first step of every walk.
+    `drill_down`, `domain` is that of the first step of every walk. With `one_in` W above 1 each device answers in one
+    window of W alone, the same in every W of them, which it draws for itself and tells nobody.
     """
 
     name: str
@@ -185,6 +222,7 @@ class QuestionFields:
     aggregators: tuple[Aggregator, ...]
     verify_seed_digest: Digest
     drill_down: DrillDown | None = None
+    one_in: int = 1
     admission: Admission = Admission.CERTIFICATE
 
 

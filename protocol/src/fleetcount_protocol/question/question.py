@@ -50,6 +50,9 @@ from fleetcount_protocol.window.window import check_fraction, check_range, check
 QUESTION_LABEL: Final = b"FCQUES01"
 _FIXED: Final = 1
 _FROM_SUBMISSION: Final = 2
+_EVERY_WINDOW: Final = 0
+_DRILL_DOWN: Final = 1
+_ONE_WINDOW_IN: Final = 2
 
 
 def encode_question_fields(question: QuestionFields) -> bytes:
@@ -67,7 +70,7 @@ def encode_question_fields(question: QuestionFields) -> bytes:
         uint(question.participants.value, 1),
         uint(question.admission.value, 1),
         fraction_bytes(question.delta),
-        _encode_drill_down(question.drill_down),
+        _encode_steps(question.drill_down, question.one_in),
         encode_terms(window),
     )
     encoded = b"".join(parts)
@@ -92,7 +95,9 @@ def decode_question_fields(data: bytes) -> QuestionFields:
     if (admission := reader.uint(1)) != Admission.CERTIFICATE.value:
         raise DecodeError(f"admission is of kind {admission}, allowed: {Admission.CERTIFICATE.value}, by certificate")
     delta = reader.fraction()
-    drill_down = _read_drill_down(reader) if reader.flag() else None
+    kind = reader.count(1, _EVERY_WINDOW, _ONE_WINDOW_IN)
+    drill_down = _read_drill_down(reader) if kind == _DRILL_DOWN else None
+    one_in = reader.uint(4) if kind == _ONE_WINDOW_IN else 1
     terms = read_terms(reader)
     reader.finish()
     return QuestionFields(
@@ -105,14 +110,15 @@ def decode_question_fields(data: bytes) -> QuestionFields:
         verify_seed_digest=terms.pop("verify_key_digest"),
         **terms,
         drill_down=drill_down,
+        one_in=one_in,
     )
 
 
-def _encode_drill_down(walk: DrillDown | None) -> bytes:
+def _encode_steps(walk: DrillDown | None, one_in: int) -> bytes:
     if walk is None:
-        return uint(0, 1)
+        return uint(_EVERY_WINDOW, 1) if one_in == 1 else uint(_ONE_WINDOW_IN, 1) + uint(one_in, 4)
     levels = uint(len(walk.levels), 1) + b"".join(uint(bits, 1) for bits in walk.levels)
-    return uint(1, 1) + levels + uint(walk.threshold, 4) + uint(walk.most_survivors, 2)
+    return uint(_DRILL_DOWN, 1) + levels + uint(walk.threshold, 4) + uint(walk.most_survivors, 2)
 
 
 def _read_drill_down(reader: Reader) -> DrillDown:
@@ -154,6 +160,8 @@ def _read_schedule(reader: Reader) -> Schedule:
 
 _LARGEST_DELTA: Final = Fraction(1, 1000)
 _LARGEST_THRESHOLD: Final = 2**32 - 1
+ONE_ANSWER_PERIOD_S: Final = 30 * 86_400
+"""A device that is asked in one window of several answers at most once in so many seconds."""
 
 
 def check_question(question: QuestionFields) -> None:
@@ -170,6 +178,8 @@ def check_question(question: QuestionFields) -> None:
     _check_promise(question)
     if question.drill_down is not None:
         _check_drill_down(question, question.drill_down)
+    if question.one_in != 1:
+        _check_one_in(question)
     _check_window(question, question.schedule.windows - 1)
 
 
@@ -236,6 +246,18 @@ def _check_promise(question: QuestionFields) -> None:
     )
 
 
+def _check_one_in(question: QuestionFields) -> None:
+    check_range("one_in", question.one_in, 2, MAX_QUESTION_WINDOWS)
+    mode = question.mode.name.lower()
+    require(question.mode is Mode.RESPONSE, f"one_in is {question.one_in} in {mode} mode, allowed: response")
+    # Or a device would answer twice in a period, each time with all of epsilon.
+    least = -(-ONE_ANSWER_PERIOD_S // question.schedule.every_s)
+    require(
+        question.one_in >= least,
+        f"one_in is {question.one_in}, allowed: {least} or more, so that a device answers once in 30 days",
+    )
+
+
 def _check_drill_down(question: QuestionFields, walk: DrillDown) -> None:
     domain, levels = question.domain, walk.levels
     check_range("number of levels", len(levels), 2, MAX_DRILL_DOWN_LEVELS)
@@ -244,6 +266,11 @@ def _check_drill_down(question: QuestionFields, walk: DrillDown) -> None:
     require(all(low < high for low, high in pairwise(levels)), f"levels are {levels}, allowed: ascending")
     if not isinstance(domain, Prefixes) or domain.bits != levels[0] or domain.values == 1:
         raise QuestionError(f"a drill-down begins with two or more prefixes of {levels[0]} bits as its domain")
+    # A toss that outlives a step would count the same sampled devices again that the places were chosen by.
+    coin = question.coin.name.lower()
+    require(
+        question.coin is Coin.WINDOW, f"coin is {coin}, allowed in a drill-down: window, a fresh toss for each step"
+    )
     schedule, windows = question.schedule, question.schedule.windows
     least = schedule.round_one_s + schedule.round_two_s + question.time_precision_s
     # A record's time is the next point of the time grid after its rounds; the next step must open after it.
@@ -325,8 +352,9 @@ class Question(QuestionFields):
 
     @cached_property
     def shape(self) -> ScheduleShape:
-        """How many windows each unit of the coin, each UTC day and one answer has."""
-        return self.schedule.shape(self.coin, 1 if self.drill_down is None else len(self.drill_down.levels))
+        """How many windows each unit of the coin, each UTC day and one answer has, of those that one device answers."""
+        levels = 1 if self.drill_down is None else len(self.drill_down.levels)
+        return self.schedule.shape(self.coin, levels, self.one_in)
 
 
 def decode_question(data: bytes) -> Question:

@@ -99,6 +99,8 @@ def question_to_json(question: Question) -> dict[str, Any]:
     if walk is not None:
         caps = {"threshold": walk.threshold, "most_survivors": walk.most_survivors}
         shared["drill_down"] = {"levels": list(walk.levels), **caps}
+    if question.one_in > 1:
+        shared["one_in"] = question.one_in
     return shared | {
         "schedule": {
             **_start(schedule),

@@ -10,8 +10,8 @@ from functools import lru_cache
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms.accounting.charges import unit_loss
-from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
+from fleetcount_mechanisms.accounting.charges import ledger_budget, units_vector
+from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from numpy.typing import NDArray
@@ -70,9 +70,9 @@ def earliest_joining(case: Case) -> int:
 
 @lru_cache(maxsize=64)
 def _earliest(design: Design, question: StandingQuestion, budget: Fraction) -> int:
-    limit = LossBudget.for_promise(budget, question.delta)
     low, high = 0, question.windows
     try:
+        limit = ledger_budget(design, [(Counter(question.shape.units),)], budget, question.delta)
         # Bisection: the later a device joins, the less the rest costs. `high` is past the last window: it never joins.
         while low < high:
             middle = (low + high) // 2
@@ -87,8 +87,7 @@ def _earliest(design: Design, question: StandingQuestion, budget: Fraction) -> i
 def _rest(design: Design, question: StandingQuestion, first: int, orders: tuple[int, ...]) -> LossVector:
     """Return the loss of the windows from `first` to the last together."""
     left = Counter(Counter(question.unit(window) for window in range(first, question.windows)).values())
-    losses = (unit_loss(design, orders, windows).times(count) for windows, count in left.items())
-    return sum(losses, LossVector.nothing(orders))
+    return units_vector(design, orders, left)
 
 
 def presence(case: Case, epoch: int, rounds: int, start: int, stop: int) -> Presence | None:

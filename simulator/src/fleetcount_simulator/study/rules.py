@@ -12,7 +12,6 @@ from typing import Final
 
 from fleetcount_mechanisms.accounting.question_losses import units_loss
 from fleetcount_mechanisms.accounting.solving import noise_for_promise, sd_of_cell
-from fleetcount_mechanisms.accounting.vectors import SCALE, LossBudget
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
 from fleetcount_mechanisms.noise import LARGEST_NOISE_EPSILON, GaussianNoise, NoiseLaw, TwoSidedNoise
@@ -31,8 +30,7 @@ _LEAST, _MOST = 0.9, 40.0
 _DIRECT: Final = (
     ("geometric, added up", "basic"),
     ("geometric, exact", "exact"),
-    ("Gaussian, ledger's order", "order"),
-    ("Gaussian, best order", "tight"),
+    ("Gaussian", "gaussian"),
 )
 
 
@@ -40,7 +38,7 @@ def rule_rows(case: Case) -> list[Row]:
     """Return `rule`, `windows` and `sd` of an empty cell's estimate, for up to as many windows as the case's question
     has.
 
-    Empty where the case has no [schedule] or its question no promise. Direct mode by four rules, then Gaussian noise
+    Empty where the case has no [schedule] or its question no promise. Direct mode by three rules, then Gaussian noise
     with a sampling coin that holds for a window, a day or the question, at p = 1/2 and 1/4. A rule by which no noise
     keeps the promise is left out.
     """
@@ -82,13 +80,6 @@ def _direct(rule: str, windows: int, values: int, epsilon: Fraction, delta: Frac
         noise: NoiseLaw = TwoSidedNoise(min(epsilon / (cells * windows), Fraction(LARGEST_NOISE_EPSILON)))
         return answer, noise
     question = StandingQuestion(schedule=schedule_of(windows, 1, 0), coin=Coin.WINDOW, epsilon=epsilon, delta=delta)
-    if rule == "order":
-        budget = LossBudget.for_promise(epsilon, delta)
-        limit = Fraction(budget.limits[0], SCALE)
-        if limit <= 0:
-            return None
-        variance = Fraction(cells * windows * budget.orders[0]) / (2 * limit)
-        return answer, GaussianNoise(max(variance.limit_denominator(10**6), Fraction(1, 4)))
     law = TwoSidedNoise if rule == "exact" else GaussianNoise
     return answer, noise_for_promise(answer, question.shape, epsilon, delta, law)
 
@@ -96,7 +87,7 @@ def _direct(rule: str, windows: int, values: int, epsilon: Fraction, delta: Frac
 def _sampled(
     windows: int, every_s: int, values: int, epsilon: Fraction, delta: Fraction
 ) -> Iterator[tuple[str, _Made | None]]:
-    made = _direct("tight", windows, values, epsilon, delta)
+    made = _direct("gaussian", windows, values, epsilon, delta)
     if made is None:
         return
     for rate in _RATES:

@@ -17,6 +17,10 @@ _NO_SCRIPT: Final = (
     "<noscript><p class=bad>Map and signatures need scripts, which this page loads from its own folder only. "
     "The files below hold the same numbers.</p></noscript>"
 )
+_WHOLE_REPORTS: Final = (
+    "The counts are of devices whose reports arrived whole, in both rounds where there are two. Where reports are lost "
+    "more often than elsewhere the counts are too low by as much; no interval speaks of that."
+)
 
 
 def utc(seconds: int) -> str:
@@ -30,8 +34,9 @@ def index_page(title: str, entries: Sequence[Entry]) -> str:
     """Return the page that lists everything published, with the feeds of every entry."""
     cards = "\n".join(_card(entry) for entry in entries)
     body = f"""<h1>{escaped(title)}</h1>
-<p class="lead">Counts of a fleet that nobody tracked: each number is noised before anybody sees it, stands with its
-interval, and is signed by aggregators of different operators.</p>
+<p class="lead">Counts of a fleet without tracking: each number is noised before anybody sees it, stands with its
+interval, and is signed by aggregators of different operators. Every aggregator sees which device took part and when,
+and not what it said.</p>
 <ul class="cards">
 {cards}
 </ul>"""
@@ -110,7 +115,7 @@ interval.{_note(entry)}</figcaption>
 def _plain(entry: Entry) -> str:
     first, *more = entry.plain
     rest = "".join(f"\n<p>{escaped(sentence)}</p>" for sentence in more)
-    return f'<p class="lead">{escaped(first)}</p>{rest}'
+    return f'<p class="lead">{escaped(first)}</p>{rest}\n<p class="soft">{_WHOLE_REPORTS}</p>'
 
 
 def _numbers(state: str) -> str:
