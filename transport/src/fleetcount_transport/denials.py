@@ -4,10 +4,7 @@ An older list never replaces a newer one, also after a restart where a copy is k
 refused.
 """
 
-import asyncio
 import contextlib
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +21,15 @@ from fleetcount_protocol.errors import PeerError, UsageError
 
 from fleetcount_transport.durable_files import replace_file
 from fleetcount_transport.logs import log
+from fleetcount_transport.strangers import apart, ask
 from fleetcount_transport.toml_table import ConfigError
 
 FILE_POLL_S: Final = 1.0
 """Seconds between two checks of a file: the delay of a revocation, once the file is in place."""
 URL_POLL_S: Final = 30.0
-_FETCH_S: Final = 15.0
+_FETCH_S: Final = 10.0
+"""Seconds for a whole answer of a URL's server, to its last byte."""
+_OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +50,13 @@ class DenySource:
             if self.file is not None:
                 with self.file.open("rb") as file:
                     return file.read(MAX_DENY_LIST_BYTES + 1)
-            with urllib.request.urlopen(self.url, timeout=_FETCH_S) as answer:  # noqa: S310 - http(s), by the config
-                content: bytes = answer.read(MAX_DENY_LIST_BYTES + 1)
-                return content
-        except (OSError, urllib.error.URLError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            answer = ask(self.url, total_s=_FETCH_S, most_bytes=MAX_DENY_LIST_BYTES + 1)
+        except OSError as error:
+            reason = error.strerror or str(error)
             raise UsageError(f"the deny list {self.file or self.url} cannot be read: {reason}") from error
+        if answer.status != _OK:
+            raise UsageError(f"the deny list {self.url} cannot be read: its server answers {answer.status}")
+        return answer.content
 
     def stamp(self) -> tuple[int, int, int] | None:
         """Return (mtime in ns, size, inode) of the file, which change with it; None for a URL or a missing file."""
@@ -130,7 +131,7 @@ class Denials:
         if source.file is not None and stamp == self._stamp:
             return
         try:
-            await asyncio.to_thread(lambda: self._accept(source.read()))
+            await apart(lambda: self._accept(source.read()))
             self._complaint = ""
         except (PeerError, UsageError) as error:
             self._complain(str(error))
