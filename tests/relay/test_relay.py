@@ -35,7 +35,7 @@ from fleetcount_protocol.wire.device_columns import (
     Upload,
 )
 from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY
-from fleetcount_relay.app import _load_tls, serve
+from fleetcount_relay.app import _load_denials, _load_tls
 from fleetcount_relay.config import load_relay_config
 from fleetcount_relay.forwarding import Forwarder
 from fleetcount_relay.metrics import RelayMetrics
@@ -557,7 +557,7 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
         code = await process.wait()
         write_list(tmp_path / "deny-list", 7, number=1)
         with pytest.raises(ConfigError, match="number 1, allowed: above 2"):
-            await serve(load_relay_config(config))
+            _load_denials(load_relay_config(config))
 
     assert (before, after, code) == ([(), ()], (), 0)
     assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700

@@ -222,6 +222,7 @@ async def _context(
             timeout_s=config.limits.call_timeout_s,
             credentials=None if tls is None else tls.client,
             greetings=context.peers.greetings,
+            tls_key=bytes if tls is None else tls.own_key,
         )
         for peer in config.peers
     ]

@@ -96,11 +96,14 @@ class Core:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """The credentials of both listeners, and what gives those of the connections to peers as they are now."""
+    """The credentials of both listeners, and what gives those of the connections to peers as they are now, with the
+    digest of their public key.
+    """
 
     devices: grpc.ServerCredentials
     peers: grpc.ServerCredentials
     client: Callable[[], grpc.ChannelCredentials]
+    own_key: Callable[[], bytes]
 
 
 def load_tls(config: AggregatorConfig) -> Tls | None:
@@ -115,7 +118,12 @@ def load_tls(config: AggregatorConfig) -> Tls | None:
     files = LiveTls(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
     # Relays and aggregators' operators come to the device port too; the purpose says what each may ask there.
     readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities
-    return Tls(devices=files.to_clients(readers), peers=files.to_clients(files.authorities), client=files.to_servers)
+    return Tls(
+        devices=files.to_clients(readers),
+        peers=files.to_clients(files.authorities),
+        client=files.to_servers,
+        own_key=files.own_key,
+    )
 
 
 class Listener:

@@ -66,6 +66,7 @@ from fleetcount_transport.admission.grpc_admission import Call, ForeignError, Gr
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.admission.health_service import health_handlers
 from fleetcount_transport.admission.identity import Identity
+from fleetcount_transport.callers import caller_of
 from fleetcount_transport.listening import grpc_server
 from fleetcount_transport.logs import log
 from fleetcount_transport.pipelining import IdleStreamError, in_order
@@ -237,7 +238,9 @@ class PeerShell:
         """Return the service's methods, by the names of peer.proto."""
         helper = self._helper
         methods = {
-            "InstallQuestion": self._method(INSTALL_QUESTION, helper.install_question, INSTALL_QUESTION_ANSWER),
+            "InstallQuestion": self._method(
+                INSTALL_QUESTION, helper.install_question, INSTALL_QUESTION_ANSWER, first=self._prove
+            ),
             "DeliverOrder": self._method(DELIVER_ORDER, helper.deliver_order, DELIVER_ORDER_ANSWER),
             "ProposeBatch": self._method(BATCH_PROPOSAL, helper.propose_batch, BATCH_REPLY),
             "FinishBatch": self._method(FINISH_BATCH, helper.finish_batch, BATCH_DECISION),
@@ -249,7 +252,9 @@ class PeerShell:
             "Abort": self._method(ABORT_WINDOW, helper.abort, ABORT_ANSWER),
             "GetOutcome": self._method(STATUS_QUERY, helper.outcome, RELEASE_ANSWER),
             "ListShared": self._method(SHARED_QUERY, helper.shared, SHARED_IDS),
-            "GetSharedQuestion": self._method(SHARED_QUESTION_QUERY, helper.shared_question, INSTALL_QUESTION),
+            "GetSharedQuestion": self._method(
+                SHARED_QUESTION_QUERY, helper.shared_question, INSTALL_QUESTION, of_proven=True
+            ),
             "GetStatus": self._method(STATUS_QUERY, lambda caller, window_id: helper.status(window_id, caller), STATUS),
         }
         return grpc.method_handlers_generic_handler(PEER_SERVICE, methods)
@@ -259,25 +264,38 @@ class PeerShell:
         decoder: WireMessage[Any, Any],
         handler: Callable[[AggregatorId, Any], Awaitable[Any]],
         encoder: WireMessage[Any, Any],
+        *,
+        first: Callable[[Call], Awaitable[None]] | None = None,
+        of_proven: bool = False,
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return the handler of a method; `of_proven` callers have a greeting, since the answer has a secret."""
+
         async def answer(request: bytes, call: Call) -> bytes:
             async def work() -> bytes:
+                if of_proven and not _greeting_of(call):
+                    raise PeerRefusalError(PeerProblem.NOT_LEADER)
                 await self._meet(call)
                 return encoder.encode(await handler(_peer(call), decoder.decode(request)))
 
             return await answer_call(call, self._metrics, work)
 
-        return self.grpc_admission.unary(answer, self._identify)
+        return self.grpc_admission.unary(answer, self._identify, first=first)
+
+    async def _prove(self, call: Call) -> None:
+        """Greet before the message is read: the caller sends it once it knows who this is."""
+        if said := _greeting_of(call):
+            own = self._helper.greetings.say(_peer(call), _tls_key(call), said)
+            await call.context.send_initial_metadata(((GREETING_HEADER, own),))
 
     async def _meet(self, call: Call) -> None:
         """Hear who calls, before its message is decoded, and greet it with whatever the answer will be."""
         greetings, caller = self._helper.greetings, _peer(call)
-        said = dict(call.context.invocation_metadata() or ()).get(GREETING_HEADER, b"")
+        said, tls_key = _greeting_of(call), _tls_key(call)
         try:
-            await greetings.hear_call(caller, said if isinstance(said, bytes) else b"")
+            await greetings.hear_call(caller, said, tls_key)
             self.grpc_admission.admission.held(call.who)  # One of the configured peers, by its certificate.
         finally:
-            if own := greetings.say(caller):
+            if own := greetings.say(caller, tls_key, said):
                 call.context.set_trailing_metadata(((GREETING_HEADER, own),))
 
     async def _seal_set(self, requests: AsyncIterator[bytes], call: Call) -> None:
@@ -325,6 +343,18 @@ async def _chunk(requests: AsyncIterator[bytes], call: Call) -> peer_pb.SealSetR
         return peer_pb.SealSetRequest.FromString(data)
     except ProtobufError as error:
         raise DecodeError("a chunk of a set is no protobuf message") from error
+
+
+def _greeting_of(call: Call) -> bytes:
+    """Return the greeting of a call, empty if it has none."""
+    said = dict(call.context.invocation_metadata() or ()).get(GREETING_HEADER, b"")
+    return said if isinstance(said, bytes) else b""
+
+
+def _tls_key(call: Call) -> bytes:
+    """Return the digest of the key that the caller has shown in TLS, empty without TLS."""
+    caller = caller_of(call.context)
+    return caller.key if caller.certified else b""
 
 
 def _peer(call: Call) -> AggregatorId:

@@ -4,18 +4,15 @@
 # source: fleetcount_protocol/v1/peer.proto
 # Protobuf Python Version: 6.31.1
 """Generated protocol buffer code."""
+
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
+
 _runtime_version.ValidateProtobufRuntimeVersion(
-    _runtime_version.Domain.PUBLIC,
-    6,
-    31,
-    1,
-    '',
-    'fleetcount_protocol/v1/peer.proto'
+    _runtime_version.Domain.PUBLIC, 6, 31, 1, "", "fleetcount_protocol/v1/peer.proto"
 )
 # @@protoc_insertion_point(imports)
 
@@ -25,69 +22,71 @@ _sym_db = _symbol_database.Default()
 from fleetcount_protocol.v1 import device_pb2 as fleetcount__protocol_dot_v1_dot_device__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!fleetcount_protocol/v1/peer.proto\x12\x16\x66leetcount_protocol.v1\x1a#fleetcount_protocol/v1/device.proto\"\x93\x01\n\x16InstallQuestionRequest\x12\x36\n\x06signed\x18\x01 \x01(\x0b\x32&.fleetcount_protocol.v1.SignedQuestion\x12\x0c\n\x04seed\x18\x02 \x01(\x0c\x12\x33\n\x06orders\x18\x03 \x03(\x0b\x32#.fleetcount_protocol.v1.SignedOrder\"g\n\x17InstallQuestionResponse\x12\x13\n\x0bquestion_id\x18\x01 \x01(\x0c\x12\x37\n\x08key_list\x18\x02 \x01(\x0b\x32%.fleetcount_protocol.v1.SignedKeyList\"I\n\x13\x44\x65liverOrderRequest\x12\x32\n\x05order\x18\x01 \x01(\x0b\x32#.fleetcount_protocol.v1.SignedOrder\"d\n\x14\x44\x65liverOrderResponse\x12\x13\n\x0bquestion_id\x18\x01 \x01(\x0c\x12\x37\n\x08key_list\x18\x02 \x01(\x0b\x32%.fleetcount_protocol.v1.SignedKeyList\"{\n\x13ProposeBatchRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x15\n\rshare_digests\x18\x04 \x01(\x0c\x12\x17\n\x0fverifier_shares\x18\x05 \x01(\x0c\"v\n\x14ProposeBatchResponse\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x0f\n\x07reasons\x18\x04 \x01(\x0c\x12\x17\n\x0fverifier_shares\x18\x05 \x01(\x0c\"\\\n\x12\x46inishBatchRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x10\n\x08messages\x18\x04 \x01(\x0c\"I\n\x13\x46inishBatchResponse\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x0c\"^\n\x0eSealSetRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0c\x12\x14\n\x0cleaf_digests\x18\x03 \x01(\x0c\x12\x11\n\tfollowing\x18\x04 \x01(\r\"H\n\x0fSealSetResponse\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x12\n\nset_digest\x18\x02 \x01(\x0c\x12\x0e\n\x06leaves\x18\x03 \x01(\x0c\"^\n\nCommitment\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x15\n\raggregator_id\x18\x02 \x01(\t\x12\x12\n\nset_digest\x18\x03 \x01(\x0c\x12\x12\n\ncommitment\x18\x04 \x01(\x0c\"6\n\rCommitRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x12\n\nset_digest\x18\x02 \x01(\x0c\"H\n\x0e\x43ommitResponse\x12\x36\n\ncommitment\x18\x01 \x01(\x0b\x32\".fleetcount_protocol.v1.Commitment\"j\n\x0bNoisedShare\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x15\n\raggregator_id\x18\x02 \x01(\t\x12\x12\n\nset_digest\x18\x03 \x01(\x0c\x12\x0e\n\x06vector\x18\x04 \x01(\x0c\x12\r\n\x05\x62lind\x18\x05 \x01(\x0c\"m\n\x0bOpenRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x12\n\nset_digest\x18\x02 \x01(\x0c\x12\x37\n\x0b\x63ommitments\x18\x03 \x03(\x0b\x32\".fleetcount_protocol.v1.Commitment\"B\n\x0cOpenResponse\x12\x32\n\x05share\x18\x01 \x01(\x0b\x32#.fleetcount_protocol.v1.NoisedShare\"k\n\x11SignRecordRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x33\n\x06shares\x18\x02 \x03(\x0b\x32#.fleetcount_protocol.v1.NoisedShare\x12\x0e\n\x06record\x18\x03 \x01(\x0c\"Q\n\x12SignRecordResponse\x12\x11\n\tsignature\x18\x01 \x01(\x0c\x12\x11\n\twindow_id\x18\x02 \x01(\x0c\x12\x15\n\raggregator_id\x18\x03 \x01(\t\"M\n\x14\x44\x65liverRecordRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12\x12\n\nsignatures\x18\x03 \x03(\x0c\"&\n\x15\x44\x65liverRecordResponse\x12\r\n\x05state\x18\x01 \x01(\t\"1\n\x0c\x41\x62ortRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t\"\x1e\n\rAbortResponse\x12\r\n\x05state\x18\x01 \x01(\t\"%\n\x10GetStatusRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\"/\n\x0eRejectionCount\x12\x0e\n\x06reason\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\x04\"\x9d\x01\n\x11GetStatusResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x62ort_reason\x18\x02 \x01(\t\x12\x12\n\nset_digest\x18\x03 \x01(\x0c\x12:\n\nrejections\x18\x04 \x03(\x0b\x32&.fleetcount_protocol.v1.RejectionCount\x12\x13\n\x0bledger_rows\x18\x05 \x01(\x04\"\"\n\x11ListSharedRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x0c\"8\n\x12ListSharedResponse\x12\x14\n\x0cquestion_ids\x18\x01 \x01(\x0c\x12\x0c\n\x04more\x18\x02 \x01(\x08\"/\n\x18GetSharedQuestionRequest\x12\x13\n\x0bquestion_id\x18\x01 \x01(\x0c\x32\x94\x0b\n\x0bPeerService\x12r\n\x0fInstallQuestion\x12..fleetcount_protocol.v1.InstallQuestionRequest\x1a/.fleetcount_protocol.v1.InstallQuestionResponse\x12i\n\x0c\x44\x65liverOrder\x12+.fleetcount_protocol.v1.DeliverOrderRequest\x1a,.fleetcount_protocol.v1.DeliverOrderResponse\x12i\n\x0cProposeBatch\x12+.fleetcount_protocol.v1.ProposeBatchRequest\x1a,.fleetcount_protocol.v1.ProposeBatchResponse\x12\x66\n\x0b\x46inishBatch\x12*.fleetcount_protocol.v1.FinishBatchRequest\x1a+.fleetcount_protocol.v1.FinishBatchResponse\x12\\\n\x07SealSet\x12&.fleetcount_protocol.v1.SealSetRequest\x1a\'.fleetcount_protocol.v1.SealSetResponse(\x01\x12W\n\x06\x43ommit\x12%.fleetcount_protocol.v1.CommitRequest\x1a&.fleetcount_protocol.v1.CommitResponse\x12Q\n\x04Open\x12#.fleetcount_protocol.v1.OpenRequest\x1a$.fleetcount_protocol.v1.OpenResponse\x12\x63\n\nSignRecord\x12).fleetcount_protocol.v1.SignRecordRequest\x1a*.fleetcount_protocol.v1.SignRecordResponse\x12l\n\rDeliverRecord\x12,.fleetcount_protocol.v1.DeliverRecordRequest\x1a-.fleetcount_protocol.v1.DeliverRecordResponse\x12T\n\x05\x41\x62ort\x12$.fleetcount_protocol.v1.AbortRequest\x1a%.fleetcount_protocol.v1.AbortResponse\x12`\n\tGetStatus\x12(.fleetcount_protocol.v1.GetStatusRequest\x1a).fleetcount_protocol.v1.GetStatusResponse\x12\x62\n\nGetOutcome\x12(.fleetcount_protocol.v1.GetStatusRequest\x1a*.fleetcount_protocol.v1.GetReleaseResponse\x12\x63\n\nListShared\x12).fleetcount_protocol.v1.ListSharedRequest\x1a*.fleetcount_protocol.v1.ListSharedResponse\x12u\n\x11GetSharedQuestion\x12\x30.fleetcount_protocol.v1.GetSharedQuestionRequest\x1a..fleetcount_protocol.v1.InstallQuestionRequestb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
+    b'\n!fleetcount_protocol/v1/peer.proto\x12\x16\x66leetcount_protocol.v1\x1a#fleetcount_protocol/v1/device.proto"\x93\x01\n\x16InstallQuestionRequest\x12\x36\n\x06signed\x18\x01 \x01(\x0b\x32&.fleetcount_protocol.v1.SignedQuestion\x12\x0c\n\x04seed\x18\x02 \x01(\x0c\x12\x33\n\x06orders\x18\x03 \x03(\x0b\x32#.fleetcount_protocol.v1.SignedOrder"g\n\x17InstallQuestionResponse\x12\x13\n\x0bquestion_id\x18\x01 \x01(\x0c\x12\x37\n\x08key_list\x18\x02 \x01(\x0b\x32%.fleetcount_protocol.v1.SignedKeyList"I\n\x13\x44\x65liverOrderRequest\x12\x32\n\x05order\x18\x01 \x01(\x0b\x32#.fleetcount_protocol.v1.SignedOrder"d\n\x14\x44\x65liverOrderResponse\x12\x13\n\x0bquestion_id\x18\x01 \x01(\x0c\x12\x37\n\x08key_list\x18\x02 \x01(\x0b\x32%.fleetcount_protocol.v1.SignedKeyList"{\n\x13ProposeBatchRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x15\n\rshare_digests\x18\x04 \x01(\x0c\x12\x17\n\x0fverifier_shares\x18\x05 \x01(\x0c"v\n\x14ProposeBatchResponse\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x0f\n\x07reasons\x18\x04 \x01(\x0c\x12\x17\n\x0fverifier_shares\x18\x05 \x01(\x0c"\\\n\x12\x46inishBatchRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x10\n\x08messages\x18\x04 \x01(\x0c"I\n\x13\x46inishBatchResponse\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05\x62\x61tch\x18\x02 \x01(\r\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x03 \x01(\x0c"^\n\x0eSealSetRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x0c\x12\x14\n\x0cleaf_digests\x18\x03 \x01(\x0c\x12\x11\n\tfollowing\x18\x04 \x01(\r"H\n\x0fSealSetResponse\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x12\n\nset_digest\x18\x02 \x01(\x0c\x12\x0e\n\x06leaves\x18\x03 \x01(\x0c"^\n\nCommitment\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x15\n\raggregator_id\x18\x02 \x01(\t\x12\x12\n\nset_digest\x18\x03 \x01(\x0c\x12\x12\n\ncommitment\x18\x04 \x01(\x0c"6\n\rCommitRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x12\n\nset_digest\x18\x02 \x01(\x0c"H\n\x0e\x43ommitResponse\x12\x36\n\ncommitment\x18\x01 \x01(\x0b\x32".fleetcount_protocol.v1.Commitment"j\n\x0bNoisedShare\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x15\n\raggregator_id\x18\x02 \x01(\t\x12\x12\n\nset_digest\x18\x03 \x01(\x0c\x12\x0e\n\x06vector\x18\x04 \x01(\x0c\x12\r\n\x05\x62lind\x18\x05 \x01(\x0c"m\n\x0bOpenRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x12\n\nset_digest\x18\x02 \x01(\x0c\x12\x37\n\x0b\x63ommitments\x18\x03 \x03(\x0b\x32".fleetcount_protocol.v1.Commitment"B\n\x0cOpenResponse\x12\x32\n\x05share\x18\x01 \x01(\x0b\x32#.fleetcount_protocol.v1.NoisedShare"k\n\x11SignRecordRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x33\n\x06shares\x18\x02 \x03(\x0b\x32#.fleetcount_protocol.v1.NoisedShare\x12\x0e\n\x06record\x18\x03 \x01(\x0c"Q\n\x12SignRecordResponse\x12\x11\n\tsignature\x18\x01 \x01(\x0c\x12\x11\n\twindow_id\x18\x02 \x01(\x0c\x12\x15\n\raggregator_id\x18\x03 \x01(\t"M\n\x14\x44\x65liverRecordRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x0e\n\x06record\x18\x02 \x01(\x0c\x12\x12\n\nsignatures\x18\x03 \x03(\x0c"&\n\x15\x44\x65liverRecordResponse\x12\r\n\x05state\x18\x01 \x01(\t"1\n\x0c\x41\x62ortRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\x0e\n\x06reason\x18\x02 \x01(\t"\x1e\n\rAbortResponse\x12\r\n\x05state\x18\x01 \x01(\t"%\n\x10GetStatusRequest\x12\x11\n\twindow_id\x18\x01 \x01(\x0c"/\n\x0eRejectionCount\x12\x0e\n\x06reason\x18\x01 \x01(\r\x12\r\n\x05\x63ount\x18\x02 \x01(\x04"\x9d\x01\n\x11GetStatusResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x62ort_reason\x18\x02 \x01(\t\x12\x12\n\nset_digest\x18\x03 \x01(\x0c\x12:\n\nrejections\x18\x04 \x03(\x0b\x32&.fleetcount_protocol.v1.RejectionCount\x12\x13\n\x0bledger_rows\x18\x05 \x01(\x04""\n\x11ListSharedRequest\x12\r\n\x05\x61\x66ter\x18\x01 \x01(\x0c"8\n\x12ListSharedResponse\x12\x14\n\x0cquestion_ids\x18\x01 \x01(\x0c\x12\x0c\n\x04more\x18\x02 \x01(\x08"/\n\x18GetSharedQuestionRequest\x12\x13\n\x0bquestion_id\x18\x01 \x01(\x0c\x32\x96\x0b\n\x0bPeerService\x12t\n\x0fInstallQuestion\x12..fleetcount_protocol.v1.InstallQuestionRequest\x1a/.fleetcount_protocol.v1.InstallQuestionResponse(\x01\x12i\n\x0c\x44\x65liverOrder\x12+.fleetcount_protocol.v1.DeliverOrderRequest\x1a,.fleetcount_protocol.v1.DeliverOrderResponse\x12i\n\x0cProposeBatch\x12+.fleetcount_protocol.v1.ProposeBatchRequest\x1a,.fleetcount_protocol.v1.ProposeBatchResponse\x12\x66\n\x0b\x46inishBatch\x12*.fleetcount_protocol.v1.FinishBatchRequest\x1a+.fleetcount_protocol.v1.FinishBatchResponse\x12\\\n\x07SealSet\x12&.fleetcount_protocol.v1.SealSetRequest\x1a\'.fleetcount_protocol.v1.SealSetResponse(\x01\x12W\n\x06\x43ommit\x12%.fleetcount_protocol.v1.CommitRequest\x1a&.fleetcount_protocol.v1.CommitResponse\x12Q\n\x04Open\x12#.fleetcount_protocol.v1.OpenRequest\x1a$.fleetcount_protocol.v1.OpenResponse\x12\x63\n\nSignRecord\x12).fleetcount_protocol.v1.SignRecordRequest\x1a*.fleetcount_protocol.v1.SignRecordResponse\x12l\n\rDeliverRecord\x12,.fleetcount_protocol.v1.DeliverRecordRequest\x1a-.fleetcount_protocol.v1.DeliverRecordResponse\x12T\n\x05\x41\x62ort\x12$.fleetcount_protocol.v1.AbortRequest\x1a%.fleetcount_protocol.v1.AbortResponse\x12`\n\tGetStatus\x12(.fleetcount_protocol.v1.GetStatusRequest\x1a).fleetcount_protocol.v1.GetStatusResponse\x12\x62\n\nGetOutcome\x12(.fleetcount_protocol.v1.GetStatusRequest\x1a*.fleetcount_protocol.v1.GetReleaseResponse\x12\x63\n\nListShared\x12).fleetcount_protocol.v1.ListSharedRequest\x1a*.fleetcount_protocol.v1.ListSharedResponse\x12u\n\x11GetSharedQuestion\x12\x30.fleetcount_protocol.v1.GetSharedQuestionRequest\x1a..fleetcount_protocol.v1.InstallQuestionRequestb\x06proto3'
+)
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleetcount_protocol.v1.peer_pb2', _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "fleetcount_protocol.v1.peer_pb2", _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
-  _globals['_INSTALLQUESTIONREQUEST']._serialized_start=99
-  _globals['_INSTALLQUESTIONREQUEST']._serialized_end=246
-  _globals['_INSTALLQUESTIONRESPONSE']._serialized_start=248
-  _globals['_INSTALLQUESTIONRESPONSE']._serialized_end=351
-  _globals['_DELIVERORDERREQUEST']._serialized_start=353
-  _globals['_DELIVERORDERREQUEST']._serialized_end=426
-  _globals['_DELIVERORDERRESPONSE']._serialized_start=428
-  _globals['_DELIVERORDERRESPONSE']._serialized_end=528
-  _globals['_PROPOSEBATCHREQUEST']._serialized_start=530
-  _globals['_PROPOSEBATCHREQUEST']._serialized_end=653
-  _globals['_PROPOSEBATCHRESPONSE']._serialized_start=655
-  _globals['_PROPOSEBATCHRESPONSE']._serialized_end=773
-  _globals['_FINISHBATCHREQUEST']._serialized_start=775
-  _globals['_FINISHBATCHREQUEST']._serialized_end=867
-  _globals['_FINISHBATCHRESPONSE']._serialized_start=869
-  _globals['_FINISHBATCHRESPONSE']._serialized_end=942
-  _globals['_SEALSETREQUEST']._serialized_start=944
-  _globals['_SEALSETREQUEST']._serialized_end=1038
-  _globals['_SEALSETRESPONSE']._serialized_start=1040
-  _globals['_SEALSETRESPONSE']._serialized_end=1112
-  _globals['_COMMITMENT']._serialized_start=1114
-  _globals['_COMMITMENT']._serialized_end=1208
-  _globals['_COMMITREQUEST']._serialized_start=1210
-  _globals['_COMMITREQUEST']._serialized_end=1264
-  _globals['_COMMITRESPONSE']._serialized_start=1266
-  _globals['_COMMITRESPONSE']._serialized_end=1338
-  _globals['_NOISEDSHARE']._serialized_start=1340
-  _globals['_NOISEDSHARE']._serialized_end=1446
-  _globals['_OPENREQUEST']._serialized_start=1448
-  _globals['_OPENREQUEST']._serialized_end=1557
-  _globals['_OPENRESPONSE']._serialized_start=1559
-  _globals['_OPENRESPONSE']._serialized_end=1625
-  _globals['_SIGNRECORDREQUEST']._serialized_start=1627
-  _globals['_SIGNRECORDREQUEST']._serialized_end=1734
-  _globals['_SIGNRECORDRESPONSE']._serialized_start=1736
-  _globals['_SIGNRECORDRESPONSE']._serialized_end=1817
-  _globals['_DELIVERRECORDREQUEST']._serialized_start=1819
-  _globals['_DELIVERRECORDREQUEST']._serialized_end=1896
-  _globals['_DELIVERRECORDRESPONSE']._serialized_start=1898
-  _globals['_DELIVERRECORDRESPONSE']._serialized_end=1936
-  _globals['_ABORTREQUEST']._serialized_start=1938
-  _globals['_ABORTREQUEST']._serialized_end=1987
-  _globals['_ABORTRESPONSE']._serialized_start=1989
-  _globals['_ABORTRESPONSE']._serialized_end=2019
-  _globals['_GETSTATUSREQUEST']._serialized_start=2021
-  _globals['_GETSTATUSREQUEST']._serialized_end=2058
-  _globals['_REJECTIONCOUNT']._serialized_start=2060
-  _globals['_REJECTIONCOUNT']._serialized_end=2107
-  _globals['_GETSTATUSRESPONSE']._serialized_start=2110
-  _globals['_GETSTATUSRESPONSE']._serialized_end=2267
-  _globals['_LISTSHAREDREQUEST']._serialized_start=2269
-  _globals['_LISTSHAREDREQUEST']._serialized_end=2303
-  _globals['_LISTSHAREDRESPONSE']._serialized_start=2305
-  _globals['_LISTSHAREDRESPONSE']._serialized_end=2361
-  _globals['_GETSHAREDQUESTIONREQUEST']._serialized_start=2363
-  _globals['_GETSHAREDQUESTIONREQUEST']._serialized_end=2410
-  _globals['_PEERSERVICE']._serialized_start=2413
-  _globals['_PEERSERVICE']._serialized_end=3841
+    DESCRIPTOR._loaded_options = None
+    _globals["_INSTALLQUESTIONREQUEST"]._serialized_start = 99
+    _globals["_INSTALLQUESTIONREQUEST"]._serialized_end = 246
+    _globals["_INSTALLQUESTIONRESPONSE"]._serialized_start = 248
+    _globals["_INSTALLQUESTIONRESPONSE"]._serialized_end = 351
+    _globals["_DELIVERORDERREQUEST"]._serialized_start = 353
+    _globals["_DELIVERORDERREQUEST"]._serialized_end = 426
+    _globals["_DELIVERORDERRESPONSE"]._serialized_start = 428
+    _globals["_DELIVERORDERRESPONSE"]._serialized_end = 528
+    _globals["_PROPOSEBATCHREQUEST"]._serialized_start = 530
+    _globals["_PROPOSEBATCHREQUEST"]._serialized_end = 653
+    _globals["_PROPOSEBATCHRESPONSE"]._serialized_start = 655
+    _globals["_PROPOSEBATCHRESPONSE"]._serialized_end = 773
+    _globals["_FINISHBATCHREQUEST"]._serialized_start = 775
+    _globals["_FINISHBATCHREQUEST"]._serialized_end = 867
+    _globals["_FINISHBATCHRESPONSE"]._serialized_start = 869
+    _globals["_FINISHBATCHRESPONSE"]._serialized_end = 942
+    _globals["_SEALSETREQUEST"]._serialized_start = 944
+    _globals["_SEALSETREQUEST"]._serialized_end = 1038
+    _globals["_SEALSETRESPONSE"]._serialized_start = 1040
+    _globals["_SEALSETRESPONSE"]._serialized_end = 1112
+    _globals["_COMMITMENT"]._serialized_start = 1114
+    _globals["_COMMITMENT"]._serialized_end = 1208
+    _globals["_COMMITREQUEST"]._serialized_start = 1210
+    _globals["_COMMITREQUEST"]._serialized_end = 1264
+    _globals["_COMMITRESPONSE"]._serialized_start = 1266
+    _globals["_COMMITRESPONSE"]._serialized_end = 1338
+    _globals["_NOISEDSHARE"]._serialized_start = 1340
+    _globals["_NOISEDSHARE"]._serialized_end = 1446
+    _globals["_OPENREQUEST"]._serialized_start = 1448
+    _globals["_OPENREQUEST"]._serialized_end = 1557
+    _globals["_OPENRESPONSE"]._serialized_start = 1559
+    _globals["_OPENRESPONSE"]._serialized_end = 1625
+    _globals["_SIGNRECORDREQUEST"]._serialized_start = 1627
+    _globals["_SIGNRECORDREQUEST"]._serialized_end = 1734
+    _globals["_SIGNRECORDRESPONSE"]._serialized_start = 1736
+    _globals["_SIGNRECORDRESPONSE"]._serialized_end = 1817
+    _globals["_DELIVERRECORDREQUEST"]._serialized_start = 1819
+    _globals["_DELIVERRECORDREQUEST"]._serialized_end = 1896
+    _globals["_DELIVERRECORDRESPONSE"]._serialized_start = 1898
+    _globals["_DELIVERRECORDRESPONSE"]._serialized_end = 1936
+    _globals["_ABORTREQUEST"]._serialized_start = 1938
+    _globals["_ABORTREQUEST"]._serialized_end = 1987
+    _globals["_ABORTRESPONSE"]._serialized_start = 1989
+    _globals["_ABORTRESPONSE"]._serialized_end = 2019
+    _globals["_GETSTATUSREQUEST"]._serialized_start = 2021
+    _globals["_GETSTATUSREQUEST"]._serialized_end = 2058
+    _globals["_REJECTIONCOUNT"]._serialized_start = 2060
+    _globals["_REJECTIONCOUNT"]._serialized_end = 2107
+    _globals["_GETSTATUSRESPONSE"]._serialized_start = 2110
+    _globals["_GETSTATUSRESPONSE"]._serialized_end = 2267
+    _globals["_LISTSHAREDREQUEST"]._serialized_start = 2269
+    _globals["_LISTSHAREDREQUEST"]._serialized_end = 2303
+    _globals["_LISTSHAREDRESPONSE"]._serialized_start = 2305
+    _globals["_LISTSHAREDRESPONSE"]._serialized_end = 2361
+    _globals["_GETSHAREDQUESTIONREQUEST"]._serialized_start = 2363
+    _globals["_GETSHAREDQUESTIONREQUEST"]._serialized_end = 2410
+    _globals["_PEERSERVICE"]._serialized_start = 2413
+    _globals["_PEERSERVICE"]._serialized_end = 3843
 # @@protoc_insertion_point(module_scope)
