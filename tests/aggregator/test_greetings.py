@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.greetings import Greetings, Skew, SupersededError
+from fleetcount_aggregator.greetings import Greetings, SupersededError
+from fleetcount_aggregator.host.moment import Moments, Skew
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.data_keys import at_rest_key_of
@@ -24,11 +25,10 @@ from fleetcount_protocol.channel.greetings import (
     sign_epoch,
     sign_greeting,
 )
-from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 
-from tests.support.aggregators import START, Network, Seat
+from tests.support.aggregators import START, AheadClock, Network, Seat
 from tests.support.stores import copied
 
 ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
@@ -306,7 +306,7 @@ async def test_an_epoch_of_another_aggregator_or_what_is_none_is_refused() -> No
     await beta.hear_call(ALPHA, b"")  # A command of alpha's operator.
 
 
-CALLED = b"another key"
+OTHER_KEY = b"yek"
 
 
 @pytest.mark.parametrize("changed", ["nothing", "caller", "callee", "TLS key", "signer", "time", "challenge", "side"])
@@ -319,7 +319,7 @@ async def test_a_greeting_counts_for_its_call_alone(changed: str) -> None:
     meeting = Meeting(
         caller=GAMMA if changed == "caller" else ALPHA,
         callee=GAMMA if changed == "callee" else BETA,
-        tls_key=CALLED if changed == "TLS key" else b"key",
+        tls_key=OTHER_KEY if changed == "TLS key" else b"key",
     )
     call = sign_greeting(decode_greeting(called), meeting, seat.signing_key, is_answer=changed == "side")
     answering = network.seats[1 if changed != "signer" else 2].signing_key
@@ -381,7 +381,7 @@ async def test_epochs_are_durable_go_up_alone_and_damage_is_left_out(tmp_path: P
     trusted = network._identity(seat).trusted
     own = replace(trusted[ALPHA], signing_public_key=key.public_key().public_bytes_raw())
     known = {ALPHA: own, BETA: trusted[BETA]}
-    greetings = Greetings(ALPHA, known, store, network.clock, 30)
+    greetings = Greetings(ALPHA, known, store, Moments(network.clock.now, 30))
     greetings.restored = True
     await greetings.begin(key, SystemRandom())
     assert decode_greeting(greetings.say(BETA)).epoch.number == 257
@@ -392,20 +392,9 @@ async def test_epochs_are_durable_go_up_alone_and_damage_is_left_out(tmp_path: P
 # Clocks.
 
 
-class Later(ManualClock):
-    """Another's clock, wrong by some seconds."""
-
-    def __init__(self, clock: ManualClock, seconds: float) -> None:
-        super().__init__(0)
-        self.clock, self.seconds = clock, seconds
-
-    def now(self) -> float:
-        return self.clock.now() + self.seconds
-
-
 def set_wrong(network: Network, position: int, seconds: float) -> None:
     context = network.core(position).context
-    context.host.clock = context.peers.greetings._clock = Later(network.clock, seconds)
+    context.host.clock = AheadClock(network.clock, seconds)
 
 
 @pytest.mark.parametrize("seconds", [31.0, -31.0, 600.0])

@@ -5,6 +5,7 @@ import contextlib
 import json
 import signal
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -536,7 +537,7 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
             .replace("[[aggregators]]", 'deny_list_file = "deny-list"\n[[aggregators]]', 1)
             .replace("[relay]\n", '[relay]\nstate_directory = "kept"\n')
         )
-        write_list(tmp_path / "deny-list", 7, number=1)
+        write_list(tmp_path / "deny-list", 7, number=1, issued_at=int(time.time()))
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "fleetcount", "relay", "--config", str(config), stdout=asyncio.subprocess.PIPE
         )
@@ -544,7 +545,7 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
         port = json.loads(await process.stdout.readline())["device_port"]
         one, other = (here.transport(number, f"127.0.0.1:{port}") for number in (0, 1))
         before = [await way.list_questions() for way in (one, other)]
-        write_list(tmp_path / "deny-list", 0, 7, number=2)
+        write_list(tmp_path / "deny-list", 0, 7, number=2, issued_at=int(time.time()))
         async with asyncio.timeout(60):
             while await answers(one):
                 await asyncio.sleep(0.05)
@@ -555,7 +556,7 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
             await way.close()
         process.send_signal(signal.SIGTERM)
         code = await process.wait()
-        write_list(tmp_path / "deny-list", 7, number=1)
+        write_list(tmp_path / "deny-list", 7, number=1, issued_at=int(time.time()))
         with pytest.raises(ConfigError, match="number 1, allowed: above 2"):
             _load_denials(load_relay_config(config))
 

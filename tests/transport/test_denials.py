@@ -137,3 +137,19 @@ async def test_a_server_that_drips_is_complained_of_and_the_next_list_is_taken(
     await denials.poll()
 
     assert denials.denies(device_key(1))
+
+
+async def test_a_list_from_the_future_is_not_taken_and_does_not_stand_in_the_way_of_the_true_one(
+    tmp_path: Path,
+) -> None:
+    path, kept = tmp_path / "deny-list", tmp_path / "kept"
+    source = DenySource(file=write_list(path, 1, number=5, issued_at=START + 300), kept=kept)
+    denials = Denials.open(source, AUTHORITIES, lambda: START)
+    for devices, number, issued_at, wanted in (((2,), 900, START + 301, 1), ((3,), 6, START + 10, 3)):
+        write_list(path, *devices, number=number, issued_at=issued_at)
+        await denials.poll()
+        assert denials.keys == {bytes(device_key(wanted))}
+
+    write_list(path, 2, number=900, issued_at=START + 301)
+    with pytest.raises(ConfigError, match=f"signed at {START + 301}, which is in the future"):
+        Denials.open(source, AUTHORITIES, lambda: START)

@@ -9,7 +9,6 @@ send a greeting (`transport`) nor end the process (`app`).
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import Final
 
@@ -28,12 +27,12 @@ from fleetcount_protocol.channel.greetings import (
     verify_epoch,
     verify_greeting,
 )
-from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import DecodeError, PeerError, PeerProblem, SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.logs import log
 
+from fleetcount_aggregator.host.moment import Moments, Skew
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.store import Store
 
@@ -45,27 +44,6 @@ _OWN_START: Final = ""
 
 class SupersededError(PeerError):
     """A peer knows a newer epoch of this same aggregator."""
-
-
-@dataclass(frozen=True, slots=True)
-class Skew:
-    """The seconds by which a peer's clock is ahead of this one: `seconds`, plus or minus `give_or_take_s`."""
-
-    seconds: float
-    give_or_take_s: float
-
-    @classmethod
-    def of(cls, said: float, asked: float, answered: float) -> "Skew":
-        """Return the skew from one answer: the peer read its time `said` between the call and the answer."""
-        return cls(said - (asked + answered) / 2, (answered - asked) / 2)
-
-    def __str__(self) -> str:
-        return f"{self.seconds:+.1f} s from this one (give or take {self.give_or_take_s:.1f} s)"
-
-    @property
-    def certain_s(self) -> float:
-        """The least possible difference of the clocks, seconds."""
-        return max(0.0, abs(self.seconds) - self.give_or_take_s)
 
 
 class Greetings:
@@ -80,11 +58,10 @@ class Greetings:
         own_id: AggregatorId,
         trusted: Mapping[AggregatorId, TrustedAggregator],
         store: Store,
-        clock: Clock,
-        largest_skew_s: float,
+        moments: Moments,
     ) -> None:
-        self.own_id, self._trusted, self._store, self._clock = own_id, trusted, store, clock
-        self.largest_skew_s = largest_skew_s
+        self.own_id, self._trusted, self._store, self._moments = own_id, trusted, store, moments
+        self.largest_skew_s, self.skews = moments.largest_skew_s, moments.skews
         self.on_skew: Callable[[AggregatorId, float], None] = lambda _peer, _seconds: None
         """Called with a peer and the estimated skew of its clock in seconds, whenever that changes."""
         self._own: Epoch | None = None
@@ -96,7 +73,6 @@ class Greetings:
         self.restored = False
         self._unmet = set(trusted) - {own_id}
         """The peers that have not shown this process its own epoch yet."""
-        self.skews: dict[AggregatorId, Skew] = {}
         self.superseded = asyncio.Event()
         self._why = SupersededError()
         self._noting = asyncio.Lock()
@@ -188,7 +164,7 @@ class Greetings:
             except DecodeError:
                 challenge = bytes(CHALLENGE_BYTES)
         greeting = Greeting(
-            time_ms=int(1000 * self._clock.now()), epoch=self._own, known=self._newest.get(to), challenge=challenge
+            time_ms=int(1000 * self._moments.now()), epoch=self._own, known=self._newest.get(to), challenge=challenge
         )
         caller, callee = (self.own_id, to) if answers is None else (to, self.own_id)
         meeting = Meeting(caller=caller, callee=callee, tls_key=tls_key)
@@ -234,7 +210,7 @@ class Greetings:
         Raises:
             PeerUnreachableError: the answer has an older epoch of the peer, or no valid greeting for this call.
         """
-        answered = self._clock.now()
+        answered = self._moments.now()
         try:
             greeting = await self._hear(peer, said, self._meeting_with(peer, tls_key), called)
         except PeerRefusalError as refusal:
@@ -292,7 +268,7 @@ class Greetings:
 
     def now(self) -> float:
         """Return this aggregator's time, Unix seconds."""
-        return self._clock.now()
+        return self._moments.now()
 
     def far_clock(self, peers: Iterable[AggregatorId]) -> str:
         """Return a sentence about a peer whose clock certainly differs too much, "" if none is known to."""

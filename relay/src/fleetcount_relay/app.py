@@ -9,6 +9,7 @@ import contextlib
 import json
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
@@ -73,7 +74,7 @@ def _load_denials(config: RelayConfig) -> Denials:
             directory.mkdir(mode=0o700, exist_ok=True)
         except OSError as error:
             raise ConfigError(f"relay.state_directory {directory} cannot be made: {error.strerror}") from error
-    return Denials.open(config.deny_source(), load_authorities(config.tls.device_ca_file))
+    return Denials.open(config.deny_source(), load_authorities(config.tls.device_ca_file), time.time)
 
 
 async def serve(config: RelayConfig) -> None:

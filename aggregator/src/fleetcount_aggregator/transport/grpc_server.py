@@ -5,6 +5,7 @@ caller is named by its peer certificate alone; an error is told to the other sid
 nothing more.
 """
 
+import time
 from asyncio import timeout
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from functools import partial
@@ -135,7 +136,8 @@ class DeviceShell:
 
     The purpose of the caller's certificate decides what it may call. It does not identify a report's device: the
     signature of the session does, so that a relay may carry what it cannot read. `denies` is true of public keys that
-    are shut out; connections come in by `front`; `is_serving` is what the health service says.
+    are shut out; connections come in by `front`; `is_serving` is what the health service says, `now` the time by which
+    certificates end, Unix seconds.
     """
 
     def __init__(
@@ -146,8 +148,10 @@ class DeviceShell:
         denies: Callable[[bytes], bool] = lambda _: False,
         front: HandshakeGate | None = None,
         is_serving: Callable[[], bool] = lambda: True,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._service = service
+        self._now = now
         self._is_serving = is_serving
         self._metrics = metrics
         self.grpc_admission = GrpcAdmission(admission or Admission(), front)
@@ -155,7 +159,8 @@ class DeviceShell:
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of device.proto."""
-        reading, reporting = certified(_READING, self._denies), certified(_REPORTING, self._denies)
+        reading = certified(_READING, self._denies, self._now)
+        reporting = certified(_REPORTING, self._denies, self._now)
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "ListQuestions": self.grpc_admission.unary(self._list_questions, reading),
             "OpenSessions": self.grpc_admission.unary(self._open_sessions, reporting, first_alone=True),
@@ -167,7 +172,7 @@ class DeviceShell:
     def health(self) -> grpc.GenericRpcHandler:
         """Return the health service of this listener."""
         return health_handlers(
-            self.grpc_admission, certified(_READING, self._denies), _DEVICE_SERVICE, self._is_serving
+            self.grpc_admission, certified(_READING, self._denies, self._now), _DEVICE_SERVICE, self._is_serving
         )
 
     async def _list_questions(self, request: bytes, call: Call) -> bytes:
@@ -364,12 +369,16 @@ def _peer(call: Call) -> AggregatorId:
 _PEERS: Final = frozenset({Purpose.AGGREGATOR})
 
 
-def certified_peer(known: Iterable[AggregatorId], denies: Callable[[bytes], bool] = lambda _: False) -> Name:
+def certified_peer(
+    known: Iterable[AggregatorId],
+    denies: Callable[[bytes], bool] = lambda _: False,
+    now: Callable[[], float] = time.time,
+) -> Name:
     """Return the function that names a caller: exactly one known id among the names of its TLS certificate.
 
-    The certificate must be an aggregator's, still valid, and its public key none that `denies` is true of.
+    The certificate must be an aggregator's, still valid at `now`, and its public key none that `denies` is true of.
     """
-    ids, allowed = frozenset(known), certified(_PEERS, denies)
+    ids, allowed = frozenset(known), certified(_PEERS, denies, now)
 
     def identify(context: _Context) -> Identity:
         names = context.auth_context().get("x509_subject_alternative_name", [])

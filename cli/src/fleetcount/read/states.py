@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 import grpc
-from fleetcount_aggregator.greetings import Skew
+from fleetcount_aggregator.host.moment import Skew
 from fleetcount_aggregator.host.reasons import expected_wait
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer

@@ -46,16 +46,21 @@ Name = Callable[[_Context], Identity]
 """Returns the identity of a call's caller, from gRPC's servicer context; raises `ForeignError`."""
 
 
-def certified(purposes: frozenset[Purpose], denies: Callable[[bytes], bool] = lambda _: False) -> Name:
+def certified(
+    purposes: frozenset[Purpose],
+    denies: Callable[[bytes], bool] = lambda _: False,
+    now: Callable[[], float] = time.time,
+) -> Name:
     """Return the function that identifies callers by the keys of their certificates.
 
     It refuses (`ForeignError`) a certificate of another purpose, one that has ended since the handshake, and one whose
-    key `denies` refuses. From a relay it accepts a pseudonym of the device that the relay acts for.
+    key `denies` refuses; `now` returns the time, Unix seconds. From a relay it accepts a pseudonym of the device that
+    the relay acts for.
     """
 
     def name(context: _Context) -> Identity:
         caller = caller_of(context)
-        if not caller.may(purposes, time.time()) or denies(caller.key):
+        if not caller.may(purposes, now()) or denies(caller.key):
             raise ForeignError("certificate")
         carried = dict(context.invocation_metadata() or ()).get(CARRIED_HEADER, "")
         if caller.purpose is not Purpose.RELAY or len(carried) > _CARRIED_CHARACTERS:
