@@ -181,7 +181,12 @@ def greeting_bytes() -> list[dict[str, Any]]:
     own, other = (greetings.sign_epoch(ids[place], 3 + 300 * place, tags[place], keys[place]) for place in range(2))
     found = []
     for name, known in (("first", None), ("known", other)):
-        greeting = greetings.Greeting(time_ms=1_800_000_000_123, epoch=own, known=known)
+        challenge, tls_key = samples.seed_bytes("challenge", 16), samples.seed_bytes("TLS key", 32)
+        unsigned = greetings.Greeting(time_ms=1_800_000_000_123, epoch=own, known=known, challenge=challenge)
+        # The first says it with a call of its own, the second with the answer to a call of the other.
+        caller, callee = ids if known is None else ids[::-1]
+        meeting = greetings.Meeting(caller=caller, callee=callee, tls_key=tls_key)
+        greeting = greetings.sign_greeting(unsigned, meeting, keys[0], is_answer=known is not None)
         data = greeting.encode()
         found.append(
             {
@@ -193,6 +198,11 @@ def greeting_bytes() -> list[dict[str, Any]]:
                 "tag": own.tag.hex(),
                 "epoch": own.encode().hex(),
                 "known": "" if known is None else known.encode().hex(),
+                "caller": str(caller),
+                "callee": str(callee),
+                "is_answer": known is not None,
+                "tls_key": tls_key.hex(),
+                "challenge": challenge.hex(),
                 "greeting": data.hex(),
                 "bad": refused_only(greetings.decode_greeting, cut_and_flipped(data)),
             }

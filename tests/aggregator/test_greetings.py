@@ -3,23 +3,32 @@
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.greetings import Greetings, Skew, SupersededError
+from fleetcount_aggregator.greetings import Greetings, SupersededError
+from fleetcount_aggregator.host.moment import Moments, Skew
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.data_keys import at_rest_key_of
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.question_install import check_question_here
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.channel.greetings import Epoch, decode_epoch, decode_greeting, sign_epoch
-from fleetcount_protocol.clock import ManualClock
+from fleetcount_protocol.channel.greetings import (
+    Epoch,
+    Greeting,
+    Meeting,
+    decode_epoch,
+    decode_greeting,
+    sign_epoch,
+    sign_greeting,
+)
 from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 
-from tests.support.aggregators import START, Network, Seat
+from tests.support.aggregators import START, AheadClock, Network, Seat
 from tests.support.stores import copied
 
 ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
@@ -239,14 +248,20 @@ async def test_a_restored_copy_stops_for_no_older_process_that_a_peer_has_not_to
     assert older.context.peers.greetings.superseded.is_set()
 
 
+def told(network: Network, position: int, **changed: Any) -> bytes:
+    """Return what an aggregator says to beta with a call, changed and signed again."""
+    peer = network.seats[position].aggregator_id
+    said = decode_greeting(network.core(position).context.peers.greetings.say(BETA))
+    meeting = Meeting(caller=peer, callee=BETA, tls_key=b"")
+    key = network.seats[position].signing_key
+    return sign_greeting(replace(said, **changed), meeting, key, is_answer=False).encode()
+
+
 async def test_two_peers_that_show_a_newer_epoch_at_once_are_one_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
     network = await greeting(3)
     beta = (await restored_copy(network)).context
     shown = sign_epoch(BETA, 40, bytes(8), network.seats[1].signing_key)
-    said = {
-        peer: replace(decode_greeting(network.core(seat).context.peers.greetings.say(BETA)), known=shown).encode()
-        for seat, peer in ((0, ALPHA), (2, GAMMA))
-    }
+    said = {peer: told(network, seat, known=shown) for seat, peer in ((0, ALPHA), (2, GAMMA))}
     begun_epochs: list[Epoch] = []
     note = beta.store.note_epoch
 
@@ -269,10 +284,9 @@ async def test_nobody_can_make_up_a_newer_start_of_another(own_key: bool) -> Non
     beta = network.core(1).context.peers.greetings
     forger = network.seats[0].signing_key if own_key else Ed25519PrivateKey.generate()
     shown = sign_epoch(BETA, 1_000, bytes(8), forger)
-    said = replace(decode_greeting(network.core(0).context.peers.greetings.say(BETA)), known=shown)
 
     with pytest.raises(PeerRefusalError) as caught:
-        await beta.hear_call(ALPHA, said.encode())
+        await beta.hear_call(ALPHA, told(network, 0, known=shown))
 
     assert caught.value.problem is PeerProblem.MALFORMED
     assert not beta.superseded.is_set()
@@ -282,14 +296,54 @@ async def test_an_epoch_of_another_aggregator_or_what_is_none_is_refused() -> No
     network = await greeting()
     beta = network.core(1).context.peers.greetings
     assert await ask(network.core(0), BETA) is PeerProblem.UNKNOWN_WINDOW
-    own = decode_greeting(network.core(0).context.peers.greetings.say(BETA))
-    said = [replace(own, epoch=decode_greeting(beta.say(ALPHA)).epoch).encode(), b"x", own.encode() + b"\0"]
+    own = network.core(0).context.peers.greetings.say(BETA)
+    said = [told(network, 0, epoch=decode_greeting(beta.say(ALPHA)).epoch), b"x", own + b"\0"]
 
     for one in said:
         with pytest.raises(PeerRefusalError) as caught:
             await beta.hear_call(ALPHA, one)
         assert caught.value.problem is PeerProblem.MALFORMED
     await beta.hear_call(ALPHA, b"")  # A command of alpha's operator.
+
+
+OTHER_KEY = b"yek"
+
+
+@pytest.mark.parametrize("changed", ["nothing", "caller", "callee", "TLS key", "signer", "time", "challenge", "side"])
+async def test_a_greeting_counts_for_its_call_alone(changed: str) -> None:
+    """Of calls and of answers: made by the one who speaks, for this other, this TLS key and this challenge."""
+    network = await greeting(3)
+    alpha, beta = (network.core(position).context.peers.greetings for position in (0, 1))
+    seat = network.seats[0 if changed != "signer" else 2]
+    called = alpha.say(BETA, b"key")
+    meeting = Meeting(
+        caller=GAMMA if changed == "caller" else ALPHA,
+        callee=GAMMA if changed == "callee" else BETA,
+        tls_key=OTHER_KEY if changed == "TLS key" else b"key",
+    )
+    call = sign_greeting(decode_greeting(called), meeting, seat.signing_key, is_answer=changed == "side")
+    answering = network.seats[1 if changed != "signer" else 2].signing_key
+    answer = sign_greeting(decode_greeting(beta.say(ALPHA, b"key", called)), meeting, answering, is_answer=True)
+    if changed == "time":
+        call, answer = (replace(one, time_ms=one.time_ms + 1) for one in (call, answer))
+    if changed == "challenge":
+        call = replace(call, challenge=bytes(16))
+        answer = decode_greeting(beta.say(ALPHA, b"key", alpha.say(BETA, b"key")))
+    if changed == "side":
+        answer = decode_greeting(called)
+
+    if changed == "nothing":
+        await beta.hear_call(ALPHA, call.encode(), b"key")
+        alpha.check_answerer(BETA, answer.encode(), called, b"key")
+        await alpha.hear_answer(BETA, answer.encode(), network.clock.now(), called, b"key")
+        return
+    with pytest.raises(PeerRefusalError) as caught:
+        await beta.hear_call(ALPHA, call.encode(), b"key")
+    assert caught.value.problem is PeerProblem.MALFORMED
+    with pytest.raises(PeerUnreachableError, match="beta does not prove that it has its signing key"):
+        alpha.check_answerer(BETA, answer.encode(), called, b"key")
+    with pytest.raises(PeerUnreachableError, match="malformed"):
+        await alpha.hear_answer(BETA, answer.encode(), network.clock.now(), called, b"key")
 
 
 async def test_a_superseded_aggregator_answers_nobody() -> None:
@@ -327,7 +381,7 @@ async def test_epochs_are_durable_go_up_alone_and_damage_is_left_out(tmp_path: P
     trusted = network._identity(seat).trusted
     own = replace(trusted[ALPHA], signing_public_key=key.public_key().public_bytes_raw())
     known = {ALPHA: own, BETA: trusted[BETA]}
-    greetings = Greetings(ALPHA, known, store, network.clock, 30)
+    greetings = Greetings(ALPHA, known, store, Moments(network.clock.now, 30))
     greetings.restored = True
     await greetings.begin(key, SystemRandom())
     assert decode_greeting(greetings.say(BETA)).epoch.number == 257
@@ -338,20 +392,9 @@ async def test_epochs_are_durable_go_up_alone_and_damage_is_left_out(tmp_path: P
 # Clocks.
 
 
-class Later(ManualClock):
-    """Another's clock, wrong by some seconds."""
-
-    def __init__(self, clock: ManualClock, seconds: float) -> None:
-        super().__init__(0)
-        self.clock, self.seconds = clock, seconds
-
-    def now(self) -> float:
-        return self.clock.now() + self.seconds
-
-
 def set_wrong(network: Network, position: int, seconds: float) -> None:
     context = network.core(position).context
-    context.host.clock = context.peers.greetings._clock = Later(network.clock, seconds)
+    context.host.clock = AheadClock(network.clock, seconds)
 
 
 @pytest.mark.parametrize("seconds", [31.0, -31.0, 600.0])
@@ -380,10 +423,6 @@ async def test_a_small_difference_is_known_and_changes_nothing() -> None:
     assert told == [("beta", 12.5)]
 
 
-def said_at(moment: float) -> bytes:
-    return int(1000 * moment).to_bytes(8)
-
-
 async def test_a_slow_answer_says_less_and_never_more() -> None:
     network = await greeting()
     greetings, clock = network.core(0).context.peers.greetings, network.clock
@@ -393,9 +432,9 @@ async def test_a_slow_answer_says_less_and_never_more() -> None:
     async def answered(took: float, said: float) -> Skew:
         asked = clock.now()
         clock.advance(took)
-        encoded = epoch.encode()
-        data = said_at(said) + bytes([len(encoded)]) + encoded + b"\0"
-        await greetings.hear_answer(BETA, data, asked)
+        answer = Greeting(time_ms=int(1000 * said), epoch=epoch)
+        meeting = Meeting(caller=ALPHA, callee=BETA, tls_key=b"")
+        await greetings.hear_answer(BETA, sign_greeting(answer, meeting, key, is_answer=True).encode(), asked)
         return greetings.skews[BETA]
 
     assert await answered(100.0, START + 90) == Skew(40.0, 50.0)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleetcount.run import health as health_module
 from fleetcount.run.health import ask_page, waits_here
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.opening import open_engine
@@ -23,6 +24,7 @@ from fleetcount_protocol.channel.certificates import (
 from fleetcount_transport.operator_pages import Check, health_pages, json_page, serve_pages
 
 from tests.support.connector import connector
+from tests.support.dripping import dripping
 from tests.support.listening import listening
 from tests.support.postgres import Cluster
 
@@ -248,3 +250,14 @@ async def held(locks: Any, slots: Sequence[int], found: Callable[[], dict[str, A
         return await asyncio.to_thread(found)
     finally:
         await locks.close()
+
+
+def test_a_page_that_drips_is_left_at_the_deadline(
+    fleetcount: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module, "_WAIT_S", 0.3)
+    with dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n") as (port, _):
+        (tmp_path / "relay.toml").write_text(f'[relay]\n[metrics]\nlisten = "127.0.0.1:{port}"\n')
+        ran = fleetcount("health", "--config", tmp_path / "relay.toml")
+
+    assert (ran.code, ran.error_line) == (4, f"fleetcount health: nothing of fleetcount answers at 127.0.0.1:{port}")

@@ -193,6 +193,30 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
         ("broker", "--csr", "new.csr", "--name", "broker", "--host", "alpha", "--output", "x.crt"),
         "--host 'alpha' is the name of an aggregator",
     ),
+    "an aggregator's name in another spelling": (
+        ("relay", "--csr", "new.csr", "--name", "relay", "--host", "ALPHA", "--output", "x.crt"),
+        "--host 'ALPHA' is the name of an aggregator",
+    ),
+    "a name in another spelling": (
+        ("reader", "--csr", "new.csr", "--name", "Alpha", "--output", "x.crt"),
+        "the name 'Alpha' is taken",
+    ),
+    "a name that is a host": (
+        ("aggregator", "--csr", "new.csr", "--name", "A.org", "--host", "b.org", "--output", "x.crt"),
+        "the name 'A.org' is a host of the aggregator 'alpha'",
+    ),
+    "a slot's name": (
+        ("reader", "--csr", "new.csr", "--name", "alpha-slot2", "--output", "x.crt"),
+        "'alpha-slot2' is the name of an aggregator's slot",
+    ),
+    "a slot's name of an aggregator to come": (
+        ("aggregator", "--csr", "new.csr", "--name", "gamma-SLOT3", "--host", "g.org", "--output", "x.crt"),
+        "'gamma-SLOT3' is the name of an aggregator's slot",
+    ),
+    "a slot's name as a host": (
+        ("relay", "--csr", "new.csr", "--name", "relay", "--host", "alpha-slot2", "--output", "x.crt"),
+        "'alpha-slot2' is the name of an aggregator's slot",
+    ),
     "a name that is none": (
         ("reader", "--csr", "new.csr", "--name", "Ann B", "--output", "x.crt"),
         "'Ann B' is neither a DNS name nor an address",

@@ -157,7 +157,7 @@ class Deployment:
         key = HpkeKey(key_id=pair.key_id, public_key=pair.public_key)
         return KeyList(
             aggregator_id=name,
-            issued_at=START,
+            issued_at=int(min(START, self.timer.now())),  # The machine's time, where devices are processes.
             keys=(ListedKey(key=key, not_before=not_before, not_after=not_after),),
         )
 

@@ -339,6 +339,28 @@ async def test_windows_share_the_sessions_and_take_the_key_that_is_listed_for_th
     assert answered(other, question) == [0, 1]
 
 
+def test_a_key_list_from_the_future_is_not_taken_and_one_that_is_held_gives_way(tmp_path: Path) -> None:
+    """One that was signed under a wrong clock must not keep out the true one that comes after it."""
+    world = Deployment()
+    question = world.question()
+    name = next(iter(world.sealing_keys))
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+
+    def held(issued_at: int) -> list[int]:
+        """Offer a list of that time; return the times of those that the device holds of this aggregator."""
+        listed = replace(world.key_list(name), issued_at=issued_at)
+        device.questions.take([world.offer(question, lists={name: listed})])
+        known = device.questions.known(device.questions.rows()[0])
+        return [one.key_list.issued_at for one in known.offer.key_lists if one.key_list.aggregator_id == name]
+
+    assert held(START + 301) == []
+    assert held(START + 300) == [START + 300], "clocks differ by less"
+    assert held(START + 10) == [START + 300], "the later one counts"
+    world.timer._now -= 1  # pyright: ignore[reportPrivateUsage]  # So that what it holds is from the future.
+    assert held(START - 50) == [START - 50]
+    assert held(START - 40) == [START - 40]
+
+
 async def test_no_window_is_answered_under_a_key_that_two_aggregators_list(tmp_path: Path) -> None:
     world = Deployment()
     question = world.question()

@@ -150,6 +150,7 @@ def test_devices_of_one_process_read_a_record_once_and_under_its_signatures_alon
     first = window_at(question, 0)
     answer = released(world, first, 0b101)
     records, read = WalkRecords(world.trust()), []
+    now = decode_record(answer.record).released_at
 
     def counted(data: bytes) -> ReleaseRecord:
         read.append(data)
@@ -157,15 +158,15 @@ def test_devices_of_one_process_read_a_record_once_and_under_its_signatures_alon
 
     monkeypatch.setattr("fleetcount_protocol.release.record.decode_record", counted)
 
-    assert [records.after(question, first, answer) for _ in range(3)] == [(0b101,)] * 3
+    assert [records.after(question, first, answer, now) for _ in range(3)] == [(0b101,)] * 3
     assert read == [answer.record]
     with pytest.raises(SignatureError):
-        records.after(question, first, replace(answer, signatures=answer.signatures[::-1]))
+        records.after(question, first, replace(answer, signatures=answer.signatures[::-1]), now)
     # What is remembered is bounded: behind so many other records the first is read anew.
     for other in range(20):
-        records.after(question, first, released(world, first, other % 8, other // 8))
+        records.after(question, first, released(world, first, other % 8, other // 8), now)
     read.clear()
-    assert records.after(question, first, answer) == (0b101,)
+    assert records.after(question, first, answer, now) == (0b101,)
     assert read == [answer.record]
 
 

@@ -5,12 +5,21 @@ from pathlib import Path
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount.run.doctor import _peer
 from fleetcount.run.doctor_checks import Severity
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
-from fleetcount_protocol.channel.greetings import Epoch, Greeting, decode_greeting, sign_epoch
+from fleetcount_protocol.channel.certificates import key_digest, load_certificate
+from fleetcount_protocol.channel.greetings import (
+    Epoch,
+    Greeting,
+    Meeting,
+    decode_greeting,
+    sign_epoch,
+    sign_greeting,
+)
 from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId, WindowId
 
@@ -23,17 +32,18 @@ REFUSED = 3
 class Shows:
     """What alpha says once it has seen a newer start of beta."""
 
-    def __init__(self, own: Epoch, known: Epoch) -> None:
-        self.said = Greeting(time_ms=0, epoch=own, known=known).encode()
+    def __init__(self, own: Epoch, known: Epoch, key: Ed25519PrivateKey) -> None:
+        self.greeting, self.key = Greeting(time_ms=0, epoch=own, known=known), key
         self.heard: list[Greeting] = []
 
     def now(self) -> float:
         return 0.0
 
-    def say(self, _: AggregatorId) -> bytes:
-        return self.said
+    def say(self, to: AggregatorId, tls_key: bytes) -> bytes:
+        meeting = Meeting(caller=ALPHA, callee=to, tls_key=tls_key)
+        return sign_greeting(self.greeting, meeting, self.key, is_answer=False).encode()
 
-    async def hear_answer(self, _: AggregatorId, said: bytes, __: float) -> None:
+    async def hear_answer(self, _: AggregatorId, said: bytes, *__: object) -> None:
         self.heard.append(decode_greeting(said))
 
 
@@ -52,7 +62,7 @@ async def test_the_older_of_two_processes_ends_with_a_line_and_stays_down(tmp_pa
     assert "allowed: -1 s ([limits] largest_skew_s)" in found[1].text
     keys = [here.config(position).parent / "keys" for position in range(2)]
     signing = [load_signing_key(one / "signing.key") for one in keys]
-    shows = Shows(sign_epoch(ALPHA, 1, bytes(8), signing[0]), sign_epoch(BETA, 40, bytes(8), signing[1]))
+    shows = Shows(sign_epoch(ALPHA, 1, bytes(8), signing[0]), sign_epoch(BETA, 40, bytes(8), signing[1]), signing[0])
     authority = (here.written.root / "ca" / "aggregators.crt").read_bytes()
     own = grpc.ssl_channel_credentials(
         authority, (keys[0] / "aggregator.key").read_bytes(), (keys[0] / "aggregator.crt").read_bytes()
@@ -64,6 +74,7 @@ async def test_the_older_of_two_processes_ends_with_a_line_and_stays_down(tmp_pa
         timeout_s=5,
         credentials=own,
         greetings=shows,
+        tls_key=lambda: key_digest(load_certificate(keys[0] / "aggregator.crt")),
     )
 
     with pytest.raises(PeerRefusalError) as refusal:

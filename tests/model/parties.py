@@ -26,7 +26,7 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_transport.denials import Denials
 
 from tests.model.remembering import RememberingWorkers, SignsOnce
-from tests.support.aggregators import Network, Seat, SimulatedCrashError
+from tests.support.aggregators import AheadClock, Network, Seat, SimulatedCrashError
 from tests.support.stores import shut
 
 
@@ -155,17 +155,6 @@ class SeatSource:
         return self._dice.randbytes(count)
 
 
-class SeatClock:
-    """What one aggregator believes the time is."""
-
-    def __init__(self, true: Clock, offset: float) -> None:
-        self._true, self._offset = true, offset
-
-    def now(self) -> float:
-        """See `Clock.now`."""
-        return self._true.now() + self._offset
-
-
 class ModelNetwork(Network):
     """Aggregators that are started, stopped and delayed by operations alone."""
 
@@ -204,7 +193,7 @@ class ModelNetwork(Network):
         return self.remembering
 
     def _clock(self, seat: Seat) -> Clock:
-        return SeatClock(self.clock, self.offsets[self.seats.index(seat)])
+        return AheadClock(self.clock, self.offsets[self.seats.index(seat)])
 
     def _peer(self, caller: Seat, other: Seat) -> Any:
         peer: Any = super()._peer(caller, other)

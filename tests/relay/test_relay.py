@@ -5,6 +5,7 @@ import contextlib
 import json
 import signal
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ from fleetcount_protocol.wire.device_columns import (
     Upload,
 )
 from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY
-from fleetcount_relay.app import _load_tls
+from fleetcount_relay.app import _load_denials, _load_tls
 from fleetcount_relay.config import load_relay_config
 from fleetcount_relay.forwarding import Forwarder
 from fleetcount_relay.metrics import RelayMetrics
@@ -532,9 +533,11 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
     async with relayed() as here:
         config = relay_files(here, tmp_path, "127.0.0.1:0")
         config.write_text(
-            config.read_text().replace("[[aggregators]]", 'deny_list_file = "deny-list"\n[[aggregators]]', 1)
+            config.read_text()
+            .replace("[[aggregators]]", 'deny_list_file = "deny-list"\n[[aggregators]]', 1)
+            .replace("[relay]\n", '[relay]\nstate_directory = "kept"\n')
         )
-        write_list(tmp_path / "deny-list", 7, number=1)
+        write_list(tmp_path / "deny-list", 7, number=1, issued_at=int(time.time()))
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "fleetcount", "relay", "--config", str(config), stdout=asyncio.subprocess.PIPE
         )
@@ -542,7 +545,7 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
         port = json.loads(await process.stdout.readline())["device_port"]
         one, other = (here.transport(number, f"127.0.0.1:{port}") for number in (0, 1))
         before = [await way.list_questions() for way in (one, other)]
-        write_list(tmp_path / "deny-list", 0, 7, number=2)
+        write_list(tmp_path / "deny-list", 0, 7, number=2, issued_at=int(time.time()))
         async with asyncio.timeout(60):
             while await answers(one):
                 await asyncio.sleep(0.05)
@@ -553,8 +556,12 @@ async def test_a_running_relay_takes_the_next_deny_list_and_lets_the_device_in_n
             await way.close()
         process.send_signal(signal.SIGTERM)
         code = await process.wait()
+        write_list(tmp_path / "deny-list", 7, number=1, issued_at=int(time.time()))
+        with pytest.raises(ConfigError, match="number 1, allowed: above 2"):
+            _load_denials(load_relay_config(config))
 
     assert (before, after, code) == ([(), ()], (), 0)
+    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o700
 
 
 async def test_a_relay_takes_uploads_of_devices_alone() -> None:
@@ -593,6 +600,7 @@ async def test_a_relay_takes_uploads_of_devices_alone() -> None:
         ("linger_s = 0.01", "linger_s = 2.0", "relay.linger_s is 2.0"),
         ('device_ca_file = "devices.crt"\n', "", "tls.device_ca_file is missing"),
         ('[metrics]\nlisten = "127.0.0.1:0"', '[metrics]\nlisten = "0.0.0.0:9"', "insecure"),
+        ('"devices.crt"\n', '"devices.crt"\ndeny_list_url = "http://here"\n', "relay.state_directory is missing"),
     ],
 )
 async def test_a_wrong_configuration_is_refused_by_name(tmp_path: Path, before: str, after: str, said: str) -> None:

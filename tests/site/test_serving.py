@@ -69,6 +69,30 @@ def test_another_host_is_not_answered(host: str) -> None:
         assert asked(port, "/", f"localhost:{port}").status == 200
 
 
+def test_requests_that_are_never_whole_keep_nobody_out_and_are_closed() -> None:
+    with served() as port, contextlib.ExitStack() as stack:
+        half = []
+        for _ in range(300):
+            one = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+            one.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
+            half.append(one)
+        again = stack.enter_context(socket.create_connection(("127.0.0.1", port)))
+        again.sendall(b"GET /nothing HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        again.settimeout(30)
+        assert again.recv(12) == b"HTTP/1.1 404"
+        again.sendall(b"GET / HT")  # The next request of a connection has its time too.
+        said = asked(port, "/").status
+
+        assert said == 200
+        for one in half:
+            one.settimeout(30)
+            with contextlib.suppress(ConnectionError):
+                assert one.recv(1) == b""
+        with contextlib.suppress(ConnectionError):
+            while again.recv(1000):
+                pass
+
+
 def test_a_port_that_is_taken_and_a_host_that_is_none_are_refused() -> None:
     with contextlib.closing(serving.listen()) as listener:
         port = int(listener.getsockname()[1])

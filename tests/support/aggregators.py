@@ -141,6 +141,17 @@ class Seat:
         return Store.over(engine, self.store_path, self.at_rest_key, former)
 
 
+class AheadClock:
+    """A clock that is ahead of another by some seconds, or behind it."""
+
+    def __init__(self, true: Clock, seconds: float) -> None:
+        self._true, self._seconds = true, seconds
+
+    def now(self) -> float:
+        """See `Clock.now`."""
+        return self._true.now() + self._seconds
+
+
 class Network:
     """k aggregators that talk through function calls. Seat 0 leads every window."""
 
@@ -157,6 +168,8 @@ class Network:
         self.limits = limits or Limits(smallest_min_batch_size=2, give_up_s=600, first_retry_s=1, longest_retry_s=60)
         self.supervised = True
         self.greets = False
+        self.wrong_s: dict[int, float] = {}
+        """By how many seconds the clock is ahead that an aggregator is started with, by position."""
         self.restored = False
         self.crashed: list[int] = []
         self.crashing = asyncio.Lock()
@@ -202,6 +215,7 @@ class Network:
         await context.questions.load(context.windows)
         await context.windows.load(context.questions)
         if self.greets:
+            context.host.moments.begin(await context.store.latest_time(), context.peers)
             context.peers.greetings.restored = self.restored
             await context.peers.greetings.begin(seat.signing_key, context.host.source)
         seat.core = Core.of(context)
@@ -255,8 +269,8 @@ class Network:
 
     def _clock(self, seat: Seat) -> Clock:
         """Return what an aggregator tells the time by."""
-        del seat
-        return self.clock
+        wrong_s = self.wrong_s.get(self.seats.index(seat), 0.0)
+        return AheadClock(self.clock, wrong_s) if wrong_s else self.clock
 
     def _identity(self, seat: Seat) -> Identity:
         return Identity(

@@ -15,10 +15,12 @@ def device_key(number: int) -> Digest:
     return key_digest(device_identity(number).certificate)
 
 
-def write_list(path: Path, *devices: int, number: int = 1, expires: int = START + 100_000) -> Path:
+def write_list(
+    path: Path, *devices: int, number: int = 1, expires: int = START + 100_000, issued_at: int = START - 3600
+) -> Path:
     """Write a list of test devices; return its file."""
     keys = [device_key(device) for device in devices]
-    signed = sign_deny_list(device_authority(), keys, number=number, issued_at=START - 3600, expires=expires)
+    signed = sign_deny_list(device_authority(), keys, number=number, issued_at=issued_at, expires=expires)
     path.write_bytes(signed.encode())
     return path
 

@@ -75,11 +75,12 @@ class MemoryPeer:
 
     async def _greeted(self, own: Greetings, helper: Helper, ask: Callable[[Helper], Awaitable[Result]]) -> Result:
         there, asked = helper.greetings, own.now()
+        said = own.say(there.own_id)
         try:
-            await there.hear_call(self._caller, own.say(there.own_id))
+            await there.hear_call(self._caller, said)
             return await ask(helper)
         finally:
-            await own.hear_answer(there.own_id, there.say(self._caller), asked)
+            await own.hear_answer(there.own_id, there.say(self._caller, answers=said), asked, said)
 
     async def install_question(self, request: InstallQuestion) -> QuestionAnswer:
         """See `Peer.install_question`."""

@@ -8,11 +8,13 @@ from pathlib import Path
 import pytest
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.deny_list import sign_deny_list
+from fleetcount_transport import denials as denials_module
 from fleetcount_transport.denials import Denials, DenySource
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.support.aggregators import START, device_authority
 from tests.support.denials import denials_of, device_key, write_list
+from tests.support.dripping import dripping
 
 AUTHORITIES = [device_authority().certificate]
 
@@ -118,3 +120,36 @@ async def test_a_url_is_asked_again_and_may_be_away(tmp_path: Path, server: str)
     (tmp_path / "deny-list").unlink()
     await denials.poll()
     assert denials.denies(device_key(1))
+
+
+async def test_a_server_that_drips_is_complained_of_and_the_next_list_is_taken(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(denials_module, "_FETCH_S", 0.3)
+    with dripping(b"HTTP/1.1 200 OK\r\nContent-Length: 9000\r\n\r\n") as (port, _):
+        denials = Denials.open(DenySource(url=f"http://127.0.0.1:{port}/"), AUTHORITIES)
+        await denials.poll()
+    assert "no whole answer within 0.3 s" in "".join(capsys.readouterr())
+
+    write_list(tmp_path / "deny-list", 1)
+    denials._source = DenySource(url=server)
+    monkeypatch.setattr(denials_module, "_FETCH_S", 30.0)
+    await denials.poll()
+
+    assert denials.denies(device_key(1))
+
+
+async def test_a_list_from_the_future_is_not_taken_and_does_not_stand_in_the_way_of_the_true_one(
+    tmp_path: Path,
+) -> None:
+    path, kept = tmp_path / "deny-list", tmp_path / "kept"
+    source = DenySource(file=write_list(path, 1, number=5, issued_at=START + 300), kept=kept)
+    denials = Denials.open(source, AUTHORITIES, lambda: START)
+    for devices, number, issued_at, wanted in (((2,), 900, START + 301, 1), ((3,), 6, START + 10, 3)):
+        write_list(path, *devices, number=number, issued_at=issued_at)
+        await denials.poll()
+        assert denials.keys == {bytes(device_key(wanted))}
+
+    write_list(path, 2, number=900, issued_at=START + 301)
+    with pytest.raises(ConfigError, match=f"signed at {START + 301}, which is in the future"):
+        Denials.open(source, AUTHORITIES, lambda: START)

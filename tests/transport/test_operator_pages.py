@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import json
+from pathlib import Path
 
 import pytest
 from fleetcount_protocol.errors import MachineError
@@ -125,3 +126,31 @@ async def test_a_request_without_an_end_gets_no_answer_and_an_address_in_use_is_
         assert await reader.read() == b""
     writer.close()
     server.close()
+
+
+def open_files() -> int:
+    """Return how many descriptors this process has."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+async def test_many_that_ask_nothing_do_not_keep_an_operator_out_nor_take_the_descriptors() -> None:
+    server, port = await serve_pages("127.0.0.1:0", health_pages(list))
+    before = open_files()
+    silent = [await asyncio.open_connection("127.0.0.1", port) for _ in range(200)]
+    for _, writer in silent[::2]:
+        writer.write(b"GET /healthz HTTP/1.1\r\n")
+
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(get("/healthz"))
+    answer = await reader.read()
+    # The server runs in this process: what is open beyond the clients' ends is its own.
+    its_own = open_files() - before - len(silent) - 1
+
+    for _, one in [*silent, (reader, writer)]:
+        one.close()
+    async with asyncio.timeout(30):
+        while open_files() > before:
+            await asyncio.sleep(0.01)
+    server.close()
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert its_own <= 64 + 17

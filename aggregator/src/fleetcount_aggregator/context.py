@@ -33,7 +33,7 @@ class Context:
     @classmethod
     def over(cls, host: Host, store: Store, workers: Workers, peers: Mapping[AggregatorId, Peer] | None = None) -> Self:
         """Return an aggregator over a store, with nothing in memory yet; see `Questions.load` and `Windows.load`."""
-        greetings = Greetings(host.aggregator_id, host.identity.trusted, store, host.clock, host.limits.largest_skew_s)
+        greetings = Greetings(host.aggregator_id, host.identity.trusted, store, host.moments)
         greetings.on_skew = host.health.skew_of
         return cls(
             host=host,

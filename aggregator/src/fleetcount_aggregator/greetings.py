@@ -1,5 +1,6 @@
-"""Greetings: the start epoch and clock that aggregators send with every call and answer, and their consequences.
+"""Greetings: the start epoch and clock that aggregators sign with every call and answer, and their consequences.
 
+A greeting proves that its sender holds the signing key that this aggregator trusts: a name in a certificate does not.
 The newest epoch of every aggregator is stored durably (`channel.greetings`). A peer with an older epoch gets no answer
 but the newer epoch. A process that gets a newer epoch of its own identity is the older of two processes, or runs on an
 older copy of the store, and stops. Greetings also give an estimate of the difference of the peers' clocks. It must not
@@ -8,27 +9,30 @@ send a greeting (`transport`) nor end the process (`app`).
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from math import inf
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.channel.greetings import (
+    CHALLENGE_BYTES,
     TAG_BYTES,
     Epoch,
     Greeting,
+    Meeting,
     decode_epoch,
     decode_greeting,
     sign_epoch,
+    sign_greeting,
     verify_epoch,
+    verify_greeting,
 )
-from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import DecodeError, PeerError, PeerProblem, SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_transport.logs import log
 
+from fleetcount_aggregator.host.moment import Moments, Skew
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.store import Store
 
@@ -40,27 +44,6 @@ _OWN_START: Final = ""
 
 class SupersededError(PeerError):
     """A peer knows a newer epoch of this same aggregator."""
-
-
-@dataclass(frozen=True, slots=True)
-class Skew:
-    """The seconds by which a peer's clock is ahead of this one: `seconds`, plus or minus `give_or_take_s`."""
-
-    seconds: float
-    give_or_take_s: float
-
-    @classmethod
-    def of(cls, said: float, asked: float, answered: float) -> "Skew":
-        """Return the skew from one answer: the peer read its time `said` between the call and the answer."""
-        return cls(said - (asked + answered) / 2, (answered - asked) / 2)
-
-    def __str__(self) -> str:
-        return f"{self.seconds:+.1f} s from this one (give or take {self.give_or_take_s:.1f} s)"
-
-    @property
-    def certain_s(self) -> float:
-        """The least possible difference of the clocks, seconds."""
-        return max(0.0, abs(self.seconds) - self.give_or_take_s)
 
 
 class Greetings:
@@ -75,21 +58,21 @@ class Greetings:
         own_id: AggregatorId,
         trusted: Mapping[AggregatorId, TrustedAggregator],
         store: Store,
-        clock: Clock,
-        largest_skew_s: float,
+        moments: Moments,
     ) -> None:
-        self.own_id, self._trusted, self._store, self._clock = own_id, trusted, store, clock
-        self.largest_skew_s = largest_skew_s
+        self.own_id, self._trusted, self._store, self._moments = own_id, trusted, store, moments
+        self.largest_skew_s, self.skews = moments.largest_skew_s, moments.skews
         self.on_skew: Callable[[AggregatorId, float], None] = lambda _peer, _seconds: None
         """Called with a peer and the estimated skew of its clock in seconds, whenever that changes."""
         self._own: Epoch | None = None
         self._begun_at = -inf
         self._newest: dict[AggregatorId, Epoch] = {}
         self._sign: Callable[[int], Epoch] | None = None
+        self._key: Ed25519PrivateKey | None = None
+        self._source: RandomSource | None = None
         self.restored = False
         self._unmet = set(trusted) - {own_id}
         """The peers that have not shown this process its own epoch yet."""
-        self.skews: dict[AggregatorId, Skew] = {}
         self.superseded = asyncio.Event()
         self._why = SupersededError()
         self._noting = asyncio.Lock()
@@ -113,6 +96,7 @@ class Greetings:
         if shown is not None and (last is None or shown > last) and not self.restored:
             raise self._supersede(shown, last)
         self._begun_at = self.now()
+        self._key, self._source = key, source
         await self._start(sign(max((one.number for one in (last, shown) if one is not None), default=0)))
         self._sign = sign
 
@@ -164,48 +148,90 @@ class Greetings:
 
     # Sending and receiving.
 
-    def say(self, to: AggregatorId) -> bytes:
-        """Return the greeting to send to a peer with a call or an answer; b"" before `begin`."""
-        if self._own is None:
-            return b""
-        time_ms = int(1000 * self._clock.now())
-        return Greeting(time_ms=time_ms, epoch=self._own, known=self._newest.get(to)).encode()
+    def say(self, to: AggregatorId, tls_key: bytes = b"", answers: bytes | None = None) -> bytes:
+        """Return the greeting to send to a peer with a call, or with an answer; b"" before `begin`.
 
-    async def hear_call(self, caller: AggregatorId, said: bytes) -> None:
+        `tls_key` is the digest of the caller's public key in TLS. `answers` is the greeting of the call, b"" if it had
+        none; None for a call. An answer to an unreadable greeting proves nothing.
+        """
+        if self._own is None or self._key is None or self._source is None:
+            return b""
+        if answers is None:
+            challenge = self._source.random_bytes(CHALLENGE_BYTES)
+        else:
+            try:
+                challenge = decode_greeting(answers).challenge
+            except DecodeError:
+                challenge = bytes(CHALLENGE_BYTES)
+        greeting = Greeting(
+            time_ms=int(1000 * self._moments.now()), epoch=self._own, known=self._newest.get(to), challenge=challenge
+        )
+        caller, callee = (self.own_id, to) if answers is None else (to, self.own_id)
+        meeting = Meeting(caller=caller, callee=callee, tls_key=tls_key)
+        return sign_greeting(greeting, meeting, self._key, is_answer=answers is not None).encode()
+
+    async def hear_call(self, caller: AggregatorId, said: bytes, tls_key: bytes = b"") -> None:
         """Process the greeting of a peer's call, before anything else of the call is read.
 
-        A call may come without a greeting, from a command of the peer's operator. Greetings distinguish honest
-        processes of one identity; they do not protect against stolen keys.
+        A call may come without a greeting, from a command of the peer's operator. `tls_key` is the key that the caller
+        has shown in TLS: the greeting is signed for it.
 
         Raises:
             PeerRefusalError: STALE_EPOCH, a newer epoch of the caller is known; BUSY, a newer one of this aggregator
-                is known; MALFORMED, the bytes are no valid greeting.
+                is known; MALFORMED, the bytes are no valid greeting of the caller's for this call.
         """
-        await self._hear(caller, said)
+        await self._hear(caller, said, Meeting(caller=caller, callee=self.own_id, tls_key=tls_key), None)
         if self.superseded.is_set():
             raise PeerRefusalError(PeerProblem.BUSY)
 
-    async def hear_answer(self, peer: AggregatorId, said: bytes, asked: float) -> None:
-        """Process the greeting of a peer's answer or refusal; `asked` is the time of the call by this clock.
+    def check_answerer(self, peer: AggregatorId, said: bytes, called: bytes, tls_key: bytes = b"") -> None:
+        """Check that who answers a call holds the peer's signing key, by its greeting alone.
+
+        `called` is the greeting that this aggregator sent with the call.
 
         Raises:
-            PeerUnreachableError: the answer has an older epoch of the peer, or no valid greeting.
+            PeerUnreachableError: it does not show that.
         """
-        answered = self._clock.now()
         try:
-            greeting = await self._hear(peer, said)
+            self._verify(peer, decode_greeting(said), self._meeting_with(peer, tls_key), called)
+        except (DecodeError, SignatureError, KeyError):
+            raise PeerUnreachableError(f"who answers as {peer} does not prove that it has its signing key") from None
+
+    def _meeting_with(self, peer: AggregatorId, tls_key: bytes) -> Meeting:
+        return Meeting(caller=self.own_id, callee=peer, tls_key=tls_key)
+
+    async def hear_answer(
+        self, peer: AggregatorId, said: bytes, asked: float, called: bytes = b"", tls_key: bytes = b""
+    ) -> None:
+        """Process the greeting of a peer's answer or refusal; `asked` is the time of the call by this clock.
+
+        `called` is the greeting that this aggregator sent with the call.
+
+        Raises:
+            PeerUnreachableError: the answer has an older epoch of the peer, or no valid greeting for this call.
+        """
+        answered = self._moments.now()
+        try:
+            greeting = await self._hear(peer, said, self._meeting_with(peer, tls_key), called)
         except PeerRefusalError as refusal:
             raise PeerUnreachableError(f"{peer} answers with a greeting that is {refusal.problem.value}") from refusal
         if greeting is not None:
             self._note_skew(peer, greeting.time_ms / 1000, asked, answered)
 
-    async def _hear(self, who: AggregatorId, said: bytes) -> Greeting | None:
+    def _verify(self, who: AggregatorId, greeting: Greeting, meeting: Meeting, called: bytes | None) -> None:
+        """Verify a greeting of a call (`called` is None) or of an answer to this aggregator's greeting."""
+        if called and greeting.challenge != decode_greeting(called).challenge:
+            raise SignatureError("the greeting answers another call")
+        verify_greeting(greeting, meeting, self._trusted[who], is_answer=called is not None)
+
+    async def _hear(self, who: AggregatorId, said: bytes, meeting: Meeting, called: bytes | None) -> Greeting | None:
         if not said:
             return None
         try:
             greeting = decode_greeting(said)
             if self._own is None:
                 return greeting
+            self._verify(who, greeting, meeting, called)
             if greeting.epoch != self._newest.get(who):
                 verify_epoch(greeting.epoch, self._trusted[who])
             await self._look_at_own(greeting.known)
@@ -242,7 +268,7 @@ class Greetings:
 
     def now(self) -> float:
         """Return this aggregator's time, Unix seconds."""
-        return self._clock.now()
+        return self._moments.now()
 
     def far_clock(self, peers: Iterable[AggregatorId]) -> str:
         """Return a sentence about a peer whose clock certainly differs too much, "" if none is known to."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_protocol.clock import LARGEST_LEAD_S
 from fleetcount_protocol.errors import MachineError, PeerError, UsageError
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.question.derive import window_at
@@ -199,12 +200,14 @@ class WalkRecords:
         self._trust = trust
         self._known: dict[tuple[WindowId, bytes, tuple[bytes, ...]], tuple[int, ...] | WalkEnd] = {}
 
-    def after(self, question: Question, before: Window, answer: "ReleaseAnswer") -> "tuple[int, ...] | WalkEnd | None":
+    def after(
+        self, question: Question, before: Window, answer: "ReleaseAnswer", now: float
+    ) -> "tuple[int, ...] | WalkEnd | None":
         """Return what the answer about a step's window says of the next step (`next_step`); None: there is no record
-        yet.
+        yet. `now` is the device's clock.
 
         Raises:
-            DecodeError, UsageError: the record is damaged or of another window.
+            DecodeError, UsageError: the record is damaged, of another window or from the future.
             SignatureError: a signature is missing or does not verify.
         """
         from fleetcount_protocol.messages import WindowState  # Only with the first drill-down.
@@ -217,18 +220,22 @@ class WalkRecords:
         # The signatures are part of the name: the same bytes under other signatures are read anew.
         name = before.window_id, hashlib.sha256(answer.record).digest(), answer.signatures
         if name not in self._known:
-            self._known[name] = self._read(question, before, answer)
+            self._known[name] = self._read(question, before, answer, now)
             if len(self._known) > _KEPT:
                 del self._known[next(iter(self._known))]
         return self._known[name]
 
-    def _read(self, question: Question, before: Window, answer: "ReleaseAnswer") -> "tuple[int, ...] | WalkEnd":
+    def _read(
+        self, question: Question, before: Window, answer: "ReleaseAnswer", now: float
+    ) -> "tuple[int, ...] | WalkEnd":
         from fleetcount_protocol.release.record import decode_record  # As above.
         from fleetcount_protocol.release.walk import next_step
 
         record = decode_record(answer.record)
         if record.window.canonical != before.canonical:
             raise UsageError("it is of another window")
+        if record.released_at > now + LARGEST_LEAD_S + question.time_precision_s:
+            raise UsageError(f"it was released at {record.released_at}, which is in the future")
         self._trust.check_record(record, answer.signatures)
         return next_step(question, record)
 
@@ -285,7 +292,8 @@ class Walks:
             at, found = first, ()
         while at < index and isinstance(found, tuple):
             before = window_at(question, at, found)
-            following = self.records.after(question, before, await self.transport.release(before))
+            answer = await self.transport.release(before)
+            following = self.records.after(question, before, answer, self.timer.now())
             if following is None:
                 return None
             at, found = at + 1, following

@@ -19,7 +19,7 @@ from fleetcount_protocol.ids import QuestionId
 from fleetcount_protocol.messages import QuestionOffer
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin
-from fleetcount_protocol.question.key_list import check_distinct_keys, key_for
+from fleetcount_protocol.question.key_list import check_distinct_keys, key_for, replaces
 from fleetcount_protocol.question.orders import OrderAction, SignedOrder, skipped_windows, started_question
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.fields import Aggregator
@@ -158,7 +158,7 @@ class Subscriptions:
             try:
                 self._trust.check_question(offer.signed)
                 known = self._known_before(question.question_id)
-                merged = self._with_slot(_merged(offer, known, self._trust))
+                merged = self._with_slot(_merged(offer, known, self._trust, self._clock.now()))
                 question = merged.asked
                 refusal = self._take(merged, known, signals)
             except (QuestionError, PeerError) as error:
@@ -277,7 +277,7 @@ class Subscriptions:
         try:
             self._trust.check_question(offer.signed)
             known = self._known_before(offer.signed.question.question_id)
-            merged = self._with_slot(_merged(offer, known, self._trust))
+            merged = self._with_slot(_merged(offer, known, self._trust, self._clock.now()))
         except (QuestionError, PeerError) as error:
             return PolicyRefusal(rule="aggregators", message=str(error))
         row = self._rows.get(offer.signed.question.question_id)
@@ -428,8 +428,9 @@ def _first_window(question: Question) -> Window:
     return window_at(question.at_latest(), 0)
 
 
-def _merged(offer: QuestionOffer, known: KnownQuestion | None, trust: TrustStore) -> QuestionOffer:
-    """Return what of an offer verifies together with what is known: the later key lists, and all orders.
+def _merged(offer: QuestionOffer, known: KnownQuestion | None, trust: TrustStore, now: float) -> QuestionOffer:
+    """Return what of an offer verifies together with what is known: the later key lists (`replaces`), and all
+    orders.
 
     Raises:
         QuestionError: the question is counted from submission, and no start is known of it.
@@ -439,7 +440,7 @@ def _merged(offer: QuestionOffer, known: KnownQuestion | None, trust: TrustStore
     lists = {one.key_list.aggregator_id: one for one in earlier}
     for listed in offer.key_lists:
         held = lists.get(listed.key_list.aggregator_id)
-        later = held is None or held.key_list.issued_at < listed.key_list.issued_at
+        later = replaces(listed.key_list, None if held is None else held.key_list, now)
         if later and _verifies(partial(trust.check_key_list, listed, question)):
             lists[listed.key_list.aggregator_id] = listed
     orders = {} if known is None else {_place(one): one for one in known.offer.orders}

@@ -7,6 +7,8 @@ from typing import Final, Protocol
 
 SLEW: Final = 0.01
 """Seconds per second by which an anchored clock approaches a wall clock that was set: 36 s an hour."""
+LARGEST_LEAD_S: Final = 300.0
+"""Seconds by which a signed time may be ahead of one's own clock; beyond it what bears it is from the future."""
 _SMALL_S: Final = 2.0
 """A difference in seconds up to which an anchored clock only slews and never jumps."""
 

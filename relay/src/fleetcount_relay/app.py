@@ -1,6 +1,7 @@
 """One relay process: reads the configuration, listens for devices, forwards, and stops in order on SIGTERM.
 
-It keeps nothing on disk: devices send again what a stopped relay had received and not answered.
+It keeps nothing on disk but the newest deny list: devices send again what a stopped relay had received and not
+answered.
 """
 
 import asyncio
@@ -8,6 +9,7 @@ import contextlib
 import json
 import signal
 import sys
+import time
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
@@ -60,6 +62,21 @@ def _load_tls(config: RelayConfig) -> _Tls:
     return _Tls(devices=files.to_clients(read_public_file(tls.device_ca_file)), upstream=files.to_servers())
 
 
+def _load_denials(config: RelayConfig) -> Denials:
+    """Return the denied keys; the newest list is kept in the state directory, which is made if it is not there.
+
+    Raises:
+        ConfigError: the directory cannot be made, or the list cannot be used (`Denials.open`).
+    """
+    directory = config.relay.state_directory
+    if directory is not None:
+        try:
+            directory.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"relay.state_directory {directory} cannot be made: {error.strerror}") from error
+    return Denials.open(config.deny_source(), load_authorities(config.tls.device_ca_file), time.time)
+
+
 async def serve(config: RelayConfig) -> None:
     """Run one relay until SIGTERM or SIGINT.
 
@@ -74,7 +91,7 @@ async def serve(config: RelayConfig) -> None:
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     follow_hangups()
     tls, metrics = _load_tls(config), RelayMetrics()
-    denials = Denials.open(config.tls.deny_source(), load_authorities(config.tls.device_ca_file))
+    denials = _load_denials(config)
     async with _forwarders(config, tls, metrics) as forwarders:
         readiness = RelayReadiness(config, forwarders, denials)
         metrics.registry.register(readiness)

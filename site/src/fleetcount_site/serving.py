@@ -3,13 +3,16 @@
 It must not know the content of pages, and opens no browser.
 """
 
+import asyncio
 import ipaddress
 import socket
 from collections.abc import Callable, Sequence
-from typing import Final
+from functools import partial
+from typing import Any, Final, cast
 
 import uvicorn
 from fleetcount_protocol.errors import MachineError, UsageError
+from fleetcount_transport.strangers import Unfinished
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.middleware import Middleware
@@ -17,6 +20,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fleetcount_site.pages import ASSETS, POLICY, assets
 
@@ -93,8 +97,11 @@ def server(app: ASGIApp) -> uvicorn.Server:
 
     Setting its attribute should_exit ends it; streams that are still open are cut off after a second.
     """
+    waiting = Unfinished()
     config = uvicorn.Config(
         app,
+        # It is called as the class is: with the arguments of a protocol.
+        http=cast("type[asyncio.Protocol]", partial(_Connection, waiting)),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -121,6 +128,29 @@ def run(app: ASGIApp, listener: socket.socket, ready: Callable[[str], None]) -> 
         listener.close()
     if not running.started:
         raise MachineError("the web server did not start")
+
+
+class _Connection(H11Protocol):
+    """A connection of HTTP with a time for the head of each request, which uvicorn does not have."""
+
+    def __init__(self, waiting: Unfinished, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self._waiting = waiting
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._waiting.begin(self, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.cycle is None or self.cycle.response_complete:  # A head has begun, and is not whole.
+            self._waiting.begin(self, self.transport.abort)
+        else:
+            self._waiting.end(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._waiting.end(self)
+        super().connection_lost(exc)
 
 
 class _Secured:

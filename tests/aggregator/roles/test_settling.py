@@ -8,13 +8,12 @@ from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import AbortWindow, FinishedRecord, ReleaseAnswer, WindowState
 from fleetcount_protocol.window.window import Window
 
-from tests.support.aggregators import Network, answer_all
+from tests.support.aggregators import AheadClock, Network, answer_all
 from tests.support.stores import StoreFolder, copied
 
 ALPHA, BETA, GAMMA = AggregatorId("alpha"), AggregatorId("beta"), AggregatorId("gamma")
@@ -213,21 +212,10 @@ async def test_the_outcome_is_for_the_aggregators_of_the_window() -> None:
 # Silent means silent.
 
 
-class Ahead(ManualClock):
-    """A clock that is wrong by as much all the time."""
-
-    def __init__(self, clock: ManualClock, seconds: float) -> None:
-        super().__init__(0)
-        self._clock, self._seconds = clock, seconds
-
-    def now(self) -> float:
-        return self._clock.now() + self._seconds
-
-
 async def test_a_helper_whose_clock_is_ahead_waits_for_a_leader_that_answers() -> None:
     network, window = await asked()
     context = network.core(1).context
-    context.host.clock = Ahead(network.clock, 10 * GIVE_UP_S)
+    context.host.clock = AheadClock(network.clock, 10 * GIVE_UP_S)
     for _ in range(5):
         await network.look_after_all()
         network.clock.advance(1)

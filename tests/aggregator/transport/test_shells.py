@@ -7,10 +7,12 @@ import signal
 import socket
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509 import load_pem_x509_certificate
 from fleetcount_aggregator.greetings import Greetings
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
@@ -24,8 +26,8 @@ from fleetcount_aggregator.transport.grpc_server import (
     peer_server,
 )
 from fleetcount_aggregator.verification.workers import ProcessWorkers
-from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential, Purpose
-from fleetcount_protocol.channel.greetings import Greeting, sign_epoch
+from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential, Purpose, key_digest
+from fleetcount_protocol.channel.greetings import Greeting, Meeting, sign_epoch, sign_greeting
 from fleetcount_protocol.errors import MachineError, PeerProblem, RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_IDS_PER_CHUNK
@@ -95,20 +97,24 @@ class Listening:
         authority: CertificateAuthority | None = None,
         purpose: Purpose = Purpose.AGGREGATOR,
         greetings: Greetings | None = None,
+        port: int | None = None,
     ) -> GrpcPeer:
+        key, certificate = pem_pair((authority or self.authority).issue_new(purpose, name, ["127.0.0.1"]))
+        digest = key_digest(load_pem_x509_certificate(certificate))
         return GrpcPeer(
             AggregatorId(expects),
-            f"127.0.0.1:{self.port}",
+            f"127.0.0.1:{port or self.port}",
             caller=AggregatorId(name),
             timeout_s=60,
-            credentials=self.credentials(name, authority, purpose),
+            credentials=self._credentials(key, certificate),
             greetings=greetings,
+            tls_key=lambda: bytes(digest),
         )
 
-    def credentials(
-        self, name: str, authority: CertificateAuthority | None = None, purpose: Purpose = Purpose.AGGREGATOR
-    ) -> grpc.ChannelCredentials:
-        key, certificate = pem_pair((authority or self.authority).issue_new(purpose, name, ["127.0.0.1"]))
+    def credentials(self, name: str) -> grpc.ChannelCredentials:
+        return self._credentials(*pem_pair(self.authority.issue_new(Purpose.AGGREGATOR, name, ["127.0.0.1"])))
+
+    def _credentials(self, key: bytes, certificate: bytes) -> grpc.ChannelCredentials:
         return grpc.ssl_channel_credentials(
             root_certificates=self.authority.certificate.public_bytes(Encoding.PEM),
             private_key=key,
@@ -202,7 +208,12 @@ async def test_every_call_and_every_answer_is_greeted_a_refusal_too(listening: L
     assert abs(alpha.peers.greetings.skews[BETA].seconds) <= alpha.peers.greetings.skews[BETA].give_or_take_s + 0.001
     await beta.peers.greetings.hear_call(
         ALPHA,
-        Greeting(time_ms=0, epoch=sign_epoch(ALPHA, 9, bytes(8), network.seats[0].signing_key)).encode(),
+        sign_greeting(
+            Greeting(time_ms=0, epoch=sign_epoch(ALPHA, 9, bytes(8), network.seats[0].signing_key)),
+            Meeting(caller=ALPHA, callee=BETA, tls_key=b""),
+            network.seats[0].signing_key,
+            is_answer=False,
+        ).encode(),
     )
     with pytest.raises(PeerRefusalError) as refusal:
         await leader.status(WindowId(bytes(32)))
@@ -210,6 +221,61 @@ async def test_every_call_and_every_answer_is_greeted_a_refusal_too(listening: L
     assert alpha.peers.greetings.superseded.is_set()
     await leader.close()
     await operator.close()
+
+
+async def test_the_seed_of_a_question_leaves_for_the_holder_of_the_signing_key_alone(listening: Listening) -> None:
+    """A relay's certificate in a spelling of beta's name, where alpha looks for beta: it is told nothing."""
+    network = listening.network
+    alpha, beta = network.core(0).context, network.core(1).context
+    for position, context in enumerate((alpha, beta)):
+        await context.peers.greetings.begin(network.seats[position].signing_key, context.host.source)
+    signed, seed = network.question()
+    request = InstallQuestion(signed=signed, seed=seed, orders=())
+    heard: list[bytes] = []
+
+    async def install(requests: AsyncIterator[bytes], context: Any) -> bytes:
+        said = dict(context.invocation_metadata())["fleetcount-greeting-bin"]
+        await context.send_initial_metadata((("fleetcount-greeting-bin", said),))  # It has nothing better.
+        heard.extend([one async for one in requests])
+        return b""
+
+    false = grpc.aio.server()
+    handlers = {"InstallQuestion": grpc.stream_unary_rpc_method_handler(install)}
+    false.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(PEER_SERVICE, handlers),))
+    pair = pem_pair(listening.authority.issue_new(Purpose.RELAY, "relay-3", ["BETA"]))
+    port = false.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    await false.start()
+    misled = listening.peer("alpha", greetings=alpha.peers.greetings, port=port)
+    leader = listening.peer("alpha", greetings=alpha.peers.greetings)
+    operator = listening.peer("alpha")
+
+    with pytest.raises(PeerUnreachableError, match="beta does not prove that it has its signing key"):
+        await misled.install_question(request)
+    installed = await leader.install_question(request)
+    with pytest.raises(PeerRefusalError) as refusal:
+        await operator.shared_question(signed.question.question_id)
+    await false.stop(0)
+
+    assert heard == []
+    verify_key_list(installed.key_list, signed.question.aggregators[1])
+    assert refusal.value.problem is PeerProblem.NOT_LEADER
+    for one in (misled, leader, operator):
+        await one.close()
+
+
+@pytest.mark.parametrize("purpose", [Purpose.DEVICE, Purpose.READER])
+async def test_a_server_s_certificate_must_be_one_for_servers(listening: Listening, purpose: Purpose) -> None:
+    server = grpc.aio.server()
+    pair = pem_pair(listening.authority.issue_new(purpose, "beta", ["127.0.0.1"]))
+    port = server.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials([pair]))
+    await server.start()
+    peer = listening.peer("alpha", port=port)
+
+    with pytest.raises(PeerUnreachableError, match="unavailable"):
+        await peer.status(WindowId(bytes(32)))
+
+    await peer.close()
+    await server.stop(0)
 
 
 async def test_a_question_and_its_orders_are_taken_from_its_aggregators_over_tls(listening: Listening) -> None:

@@ -4,7 +4,11 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.host.host import Limits
+from fleetcount_aggregator.host.moment import Skew
+from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.windows.directory import QuestionDirectory
+from fleetcount_protocol.errors import PeerProblem
+from fleetcount_protocol.messages import InstallQuestion
 from fleetcount_protocol.question.signing import encode_signed_question
 
 from tests.support.aggregators import Network
@@ -115,3 +119,31 @@ async def test_the_seed_of_a_question_that_is_refused_stays_for_another_try(tmp_
     await QuestionDirectory(network.core(0).context, tmp_path).poll()
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.question", "one.refused", "one.seed"]
+
+
+async def test_a_question_waits_until_clocks_agree_and_is_taken_up_then(tmp_path: Path) -> None:
+    network = await started()
+    signed, seed = network.question()
+    drop(tmp_path, "q", encode_signed_question(signed), seed)
+    context = network.core(0).context
+    peer = signed.question.aggregators[1].aggregator_id
+    directory = QuestionDirectory(context, tmp_path)
+
+    context.host.moments.skews[peer] = Skew(3600, 0.1)
+    await directory.poll()
+    await directory.poll()
+    names = sorted(path.name for path in tmp_path.iterdir())
+    with pytest.raises(PeerRefusalError) as refusal:
+        await network.core(1).helper.install_question(peer, InstallQuestion(signed=signed, seed=seed, orders=()))
+    other = network.core(1).context.host.moments
+    other.skews[context.host.aggregator_id] = Skew(-3600, 0.1)
+    with pytest.raises(PeerRefusalError) as waits:
+        await network.core(1).helper.install_question(
+            context.host.aggregator_id, InstallQuestion(signed=signed, seed=seed, orders=())
+        )
+    context.host.moments.skews[peer] = Skew(1, 0.1)
+    await directory.poll()
+
+    assert names == ["q.question", "q.seed"]
+    assert (refusal.value.problem, waits.value.problem) == (PeerProblem.NOT_LEADER, PeerProblem.BUSY)
+    assert list(context.questions) == [signed.question.question_id]

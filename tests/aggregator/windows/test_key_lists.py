@@ -56,3 +56,28 @@ async def test_a_list_with_a_sealing_key_of_another_aggregator_is_refused() -> N
     copied = replace(listed, issued_at=listed.issued_at + 1, keys=context.questions.key_lists.own().key_list.keys)
 
     assert not context.questions.key_lists.keep(question, sign_key_list(copied, network.seats[1].signing_key))
+
+
+async def test_a_list_from_the_future_is_not_kept_and_one_that_is_held_gives_way() -> None:
+    network = Network(2)
+    await network.start_all()
+    question = network.question()[0].question
+    lists, key = network.core(0).context.questions.key_lists, network.seats[1].signing_key
+    listed = network.core(1).context.questions.key_lists.own().key_list
+    soon, future, true = (sign_key_list(replace(listed, issued_at=START + ahead_s), key) for ahead_s in (300, 301, 20))
+
+    assert not lists.keep(question, future)
+    assert lists.keep(question, soon), "clocks differ by less"
+    assert not lists.keep(question, true)
+    lists._newest[listed.aggregator_id] = future  # As an earlier version kept it.
+    assert lists.keep(question, true)
+
+
+async def test_under_a_clock_that_is_not_confirmed_the_own_list_bears_no_time_from_the_future() -> None:
+    network = Network(2)
+    await network.start_all()
+    context = network.core(0).context
+    context.host.moments.begin(START - 500, context.peers)
+    network.clock.advance(7)
+
+    assert context.questions.key_lists.own().key_list.issued_at == START - 493

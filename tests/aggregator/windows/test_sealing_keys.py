@@ -164,3 +164,22 @@ async def test_a_question_that_no_key_outlasts_is_refused_by_name(tmp_path: Path
         await network.ask(
             values=2, round_one_opens=opens, round_one_closes=closes, round_two_closes=closes + 10, expiry=closes + STEP
         )
+
+
+async def test_a_clock_that_is_not_confirmed_makes_and_deletes_no_key(tmp_path: Path) -> None:
+    network, keys = await rotating(tmp_path)
+    context = network.core(0).context
+    await keys.look()
+    before = {path.name: path.read_bytes() for path in (tmp_path / "keys").iterdir()}
+    network.clock.advance(400 * 86_400)
+    context.host.moments.begin(START, context.peers)  # It starts again, 400 days later by its clock.
+
+    for _ in range(3):
+        await keys.look()
+    kept = {path.name: path.read_bytes() for path in (tmp_path / "keys").iterdir()}
+    context.host.moments.begin(START, context.peers, is_right=True)
+    for _ in range(3):
+        await keys.look()
+
+    assert kept == before
+    assert {path.name for path in (tmp_path / "keys").glob("*.key")} != {one for one in before if one.endswith(".key")}

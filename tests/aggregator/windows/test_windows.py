@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pytest
-from fleetcount_aggregator.greetings import Skew
 from fleetcount_aggregator.host.keys import KeyRing, Validity
+from fleetcount_aggregator.host.moment import Skew
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.messages import WindowState

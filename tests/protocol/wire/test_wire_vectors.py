@@ -202,9 +202,11 @@ def test_greeting(case: dict[str, Any]) -> None:
     signature = key.sign(b"FCEPOC01" + len(name).to_bytes(2) + name + numbered)
     assert raw(case, "epoch") == numbered + signature == greeting.epoch.encode()
     known = raw(case, "known")
-    assert raw(case, "greeting") == (
-        case["time_ms"].to_bytes(8) + bytes([80]) + raw(case, "epoch") + bytes([len(known)]) + known
-    )
+    said = case["time_ms"].to_bytes(8) + bytes([80]) + raw(case, "epoch") + bytes([len(known)]) + known
+    said += raw(case, "challenge")
+    names = b"".join(len(case[one]).to_bytes(2) + case[one].encode() for one in ("caller", "callee"))
+    meeting = bytes([case["is_answer"]]) + names + bytes([32]) + raw(case, "tls_key")
+    assert raw(case, "greeting") == said + key.sign(b"FCGREE01" + meeting + said)
     assert (b"" if greeting.known is None else greeting.known.encode()) == known
     assert len(case["bad"]) >= 4
     for bad in case["bad"]:

@@ -1,15 +1,13 @@
 """The denied public keys: one signed deny list from a file or a URL, loaded again when it changes.
 
-An older list never replaces a newer one, also after a restart where a copy is kept. It must not decide which calls are
-refused.
+An older list never replaces a newer one, also after a restart where a copy is kept; one from the future is not taken.
+It must not decide which calls are refused.
 """
 
-import asyncio
 import contextlib
-import urllib.error
-import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Final
 
@@ -20,16 +18,20 @@ from fleetcount_protocol.channel.deny_list import (
     decode_signed_deny_list,
     verify_deny_list,
 )
+from fleetcount_protocol.clock import LARGEST_LEAD_S
 from fleetcount_protocol.errors import PeerError, UsageError
 
 from fleetcount_transport.durable_files import replace_file
 from fleetcount_transport.logs import log
+from fleetcount_transport.strangers import apart, ask
 from fleetcount_transport.toml_table import ConfigError
 
 FILE_POLL_S: Final = 1.0
 """Seconds between two checks of a file: the delay of a revocation, once the file is in place."""
 URL_POLL_S: Final = 30.0
-_FETCH_S: Final = 15.0
+_FETCH_S: Final = 10.0
+"""Seconds for a whole answer of a URL's server, to its last byte."""
+_OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,12 +52,13 @@ class DenySource:
             if self.file is not None:
                 with self.file.open("rb") as file:
                     return file.read(MAX_DENY_LIST_BYTES + 1)
-            with urllib.request.urlopen(self.url, timeout=_FETCH_S) as answer:  # noqa: S310 - http(s), by the config
-                content: bytes = answer.read(MAX_DENY_LIST_BYTES + 1)
-                return content
-        except (OSError, urllib.error.URLError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            answer = ask(self.url, total_s=_FETCH_S, most_bytes=MAX_DENY_LIST_BYTES + 1)
+        except OSError as error:
+            reason = error.strerror or str(error)
             raise UsageError(f"the deny list {self.file or self.url} cannot be read: {reason}") from error
+        if answer.status != _OK:
+            raise UsageError(f"the deny list {self.url} cannot be read: its server answers {answer.status}")
+        return answer.content
 
     def stamp(self) -> tuple[int, int, int] | None:
         """Return (mtime in ns, size, inode) of the file, which change with it; None for a URL or a missing file."""
@@ -71,8 +74,14 @@ class DenySource:
 class Denials:
     """The keys of the newest list. Without a source no key is denied, and `is_stale` is always False."""
 
-    def __init__(self, source: DenySource | None = None, authorities: Sequence[x509.Certificate] = ()) -> None:
+    def __init__(
+        self,
+        source: DenySource | None = None,
+        authorities: Sequence[x509.Certificate] = (),
+        now: Callable[[], float] = lambda: inf,
+    ) -> None:
         self._source = source
+        self._now = now
         self._authorities = tuple(authorities)
         self._keys: frozenset[bytes] = frozenset()
         self._newest: SignedDenyList | None = None
@@ -80,15 +89,22 @@ class Denials:
         self._complaint = ""
 
     @classmethod
-    def open(cls, source: DenySource | None, authorities: Sequence[x509.Certificate]) -> "Denials":
+    def open(
+        cls,
+        source: DenySource | None,
+        authorities: Sequence[x509.Certificate],
+        now: Callable[[], float] = lambda: inf,
+    ) -> "Denials":
         """Return the denials of a source, loaded once: the kept copy, then the source itself.
+
+        `now` returns this party's time, Unix seconds; without it no list is from the future.
 
         Raises:
             ConfigError: the file is missing, no list, older than the kept copy, or not signed by an authority. A URL
             that
                 cannot be reached is no error: the kept copy is valid until it answers.
         """
-        denials = cls(source, authorities)
+        denials = cls(source, authorities, now)
         if source is None:
             return denials
         if source.kept is not None and source.kept.exists():
@@ -130,7 +146,7 @@ class Denials:
         if source.file is not None and stamp == self._stamp:
             return
         try:
-            await asyncio.to_thread(lambda: self._accept(source.read()))
+            await apart(lambda: self._accept(source.read()))
             self._complaint = ""
         except (PeerError, UsageError) as error:
             self._complain(str(error))
@@ -149,6 +165,8 @@ class Denials:
         """
         found = decode_signed_deny_list(data)
         verify_deny_list(found, self._authorities)
+        if found.deny_list.issued_at > self._now() + LARGEST_LEAD_S:
+            raise UsageError(f"a deny list that was signed at {found.deny_list.issued_at}, which is in the future")
         newest = self._newest.deny_list if self._newest is not None else None
         if newest is not None and found.deny_list != newest and found.deny_list.number <= newest.number:
             raise UsageError(f"a deny list with number {found.deny_list.number}, allowed: above {newest.number}")

@@ -7,11 +7,13 @@ the two files is written, is refused, and the pair in use stays. The authorities
 import threading
 import time
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Final, cast
 
 import grpc
-from fleetcount_protocol.channel.certificates import Purpose
+from cryptography import x509
+from fleetcount_protocol.channel.certificates import Purpose, key_digest
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount_transport.key_files import TlsFiles
@@ -48,6 +50,10 @@ class LiveTls:
     def authorities(self) -> bytes:
         """The authorities that certify the far end, as PEM."""
         return self._files.authorities
+
+    def own_key(self) -> bytes:
+        """Return the digest of the public key of the certificate in use (`key_digest`)."""
+        return _digest_of(self._current().certificate)
 
     def _stamps(self) -> _Seen:
         """Return (mtime in ns, size, inode) of each file that exists, which change when a file is replaced."""
@@ -114,3 +120,8 @@ class LiveTls:
         # The library documents None as "unchanged"; its types do not have it.
         ask = cast("Callable[[], grpc.ServerCertificateConfiguration]", renewed)
         return grpc.dynamic_ssl_server_credentials(configuration(in_use), ask, require_client_authentication=True)
+
+
+@lru_cache(maxsize=4)
+def _digest_of(pem: bytes) -> bytes:
+    return bytes(key_digest(x509.load_pem_x509_certificate(pem)))

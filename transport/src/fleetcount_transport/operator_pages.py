@@ -18,9 +18,12 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from fleetcount_transport.logs import log
+from fleetcount_transport.strangers import Unfinished
 
 _REQUEST_BYTES: Final = 8192
-_REQUEST_S: Final = 5.0
+_MOST_CONNECTIONS: Final = 64
+_BACKLOG: Final = 16
+"""Connections accepted at once: few beside the descriptors that are kept for the store."""
 _TEXT: Final = "text/plain; charset=utf-8"
 
 
@@ -95,16 +98,21 @@ async def serve_pages(listen: str, pages: Pages) -> tuple[asyncio.Server, int]:
         MachineError: the address is in use, or not an address of this machine.
     """
 
+    waiting = Unfinished(_MOST_CONNECTIONS)
+
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            async with asyncio.timeout(_REQUEST_S):
-                writer.write(_answer(pages, await reader.readuntil(b"\r\n\r\n")))
-                await writer.drain()
+        waiting.begin(writer, writer.transport.abort)
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+            writer.write(_answer(pages, await reader.readuntil(b"\r\n\r\n")))
+            await writer.drain()
         writer.close()
+        with contextlib.suppress(ConnectionError):
+            await writer.wait_closed()
+        waiting.end(writer)
 
     host, port = split_listener(listen)
     try:
-        server = await asyncio.start_server(answer, host, port, limit=_REQUEST_BYTES)
+        server = await asyncio.start_server(answer, host, port, limit=_REQUEST_BYTES, backlog=_BACKLOG)
     except OSError as error:
         raise MachineError(f"cannot listen on {listen}: {error.strerror}") from error
     return server, int(server.sockets[0].getsockname()[1])

@@ -4,7 +4,7 @@ It has no state of a window and decides nothing.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -25,6 +25,7 @@ from fleetcount_transport.failpoints import Failpoints
 from fleetcount_aggregator.host.health_observations import HealthObservations
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.metrics import Metrics
+from fleetcount_aggregator.host.moment import Moment, Moments
 
 _LARGEST_TOTAL: Final = Decimal(LARGEST_BUDGET)
 
@@ -108,12 +109,24 @@ class Host:
     admission: Admission = field(default_factory=Admission)
     """The admission of devices and relays, over gRPC and MQTT."""
     pause: Callable[[float], Awaitable[None]] = asyncio.sleep
+    moments: Moments = field(init=False)
+    """What time it is, and what confirms it; `moment` and `now` ask it, and nothing asks the clock itself."""
+
+    def __post_init__(self) -> None:
+        def now() -> float:
+            return self.clock.now()  # Of the clock that it has then, which a test may set.
+
+        self.moments = Moments(now, self.limits.largest_skew_s)
 
     @property
     def aggregator_id(self) -> AggregatorId:
         """This aggregator's name."""
         return self.identity.aggregator_id
 
+    def moment(self, others: Iterable[AggregatorId] | None = None) -> Moment:
+        """Return the moment for a matter between this aggregator and `others`; None: all its peers (`Moments.of`)."""
+        return self.moments.of(others)
+
     def now(self) -> int:
-        """The present second."""
-        return int(self.clock.now())
+        """The present second, confirmed or not."""
+        return int(self.moments.now())

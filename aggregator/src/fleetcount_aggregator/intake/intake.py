@@ -141,7 +141,8 @@ class Intake:
             arrivals.refuse(RejectReason.UNKNOWN_WINDOW)
             return arrivals
         state = self._windows.states[columns.window_id]
-        reason = check_shape(window, state, columns, self._host.clock.now(), self._windows.leeway_s(window))
+        moment = self._host.moment(window.others)
+        reason = check_shape(window, state, columns, moment, self._windows.leeway_s(window))
         if self._host.denials.is_stale(self._host.now()):
             reason = RejectReason.BUSY  # Nobody is served until there is a list again.
         if reason in LATE:

@@ -8,6 +8,7 @@ from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.wire.device_columns import InstalmentColumns
 
+from fleetcount_aggregator.host.moment import Moment
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 
@@ -28,12 +29,13 @@ RECEIPTED = bytes((StoreOutcome.STORED, StoreOutcome.SAME))
 
 
 def check_shape(
-    window: InstalledWindow, state: WindowState, columns: InstalmentColumns, now: float, leeway_s: float = 0.0
+    window: InstalledWindow, state: WindowState, columns: InstalmentColumns, moment: Moment, leeway_s: float = 0.0
 ) -> RejectReason | None:
     """Return why instalments of one shape are refused before a seal is opened, or None (docs/wire.md, "Refusals").
 
-    `now` is this aggregator's clock: rounds are decided here. A round is over `leeway_s` after it closes, for devices
-    whose clock is late and for what was under way; none opens early, since what is too early may come again.
+    `moment` is by this aggregator's clock: rounds are decided here. A round is over `leeway_s` after it closes, for
+    devices whose clock is late and for what was under way, once the clock is confirmed: a device that hears "too late"
+    does not come again. None opens early, since what is too early may come again.
     """
     taken = window.rounds.get(columns.round)
     if taken is None:
@@ -42,8 +44,8 @@ def check_shape(
         return RejectReason.MALFORMED
     if columns.ciphertext_size != window.part_sizes[columns.round] + AES_GCM_TAG_BYTES:
         return RejectReason.MALFORMED
-    if now < taken.opens:
+    if moment.now < taken.opens:
         return RejectReason.TOO_EARLY
-    if now >= taken.closes + leeway_s:
+    if moment.is_past(taken.closes + leeway_s):
         return RejectReason.TOO_LATE
     return None if state in OPEN_STATES else RejectReason.WINDOW_CLOSED

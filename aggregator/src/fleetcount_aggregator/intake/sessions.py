@@ -40,6 +40,8 @@ _FAULTS: Final = frozenset(
     {RejectReason.BAD_SIGNATURE, RejectReason.BAD_CERTIFICATE, RejectReason.BAD_SEAL, RejectReason.MALFORMED}
 )
 """Refusals for which work was done in vain, and that no honest device gets: a request for another aggregator too."""
+_BY_THE_CLOCK: Final = frozenset({RejectReason.EXPIRED, RejectReason.BAD_CERTIFICATE, RejectReason.MALFORMED})
+"""Refusals that may follow from a clock that is wrong."""
 _EXPIRY_BYTES: Final = 8
 _KEY_BYTES: Final = 32
 
@@ -107,7 +109,8 @@ class Sessions:
 
     def _usable(self, session_ids: Sequence[bytes]) -> list[PackedSession | None]:
         """Return the sessions in memory that have not expired, and whose device is not shut out."""
-        now, denied = self._host.now().to_bytes(_EXPIRY_BYTES), self._host.denials.keys
+        # A session ends when that time has certainly come: what was sealed in it is of no use in another.
+        now, denied = int(self._host.moment().sure).to_bytes(_EXPIRY_BYTES), self._host.denials.keys
         return [
             session if session is not None and session[96:104] > now and session[64:96] not in denied else None
             for session in map(self._cache.live.get, session_ids)
@@ -217,8 +220,10 @@ class Sessions:
         open_places = [place for place, one in enumerate(asked) if one.known or self._may_fail(one.who)]
         found: list[Digest | RejectReason] = [RejectReason.BUSY] * len(asked)
         requests = [(SESSION_REQUEST.encode(asked[place].request), asked[place].known) for place in open_places]
+        is_confirmed = self._host.moment().is_confirmed
         for place, judged in zip(open_places, await self._judge_somewhere(requests), strict=True):
-            found[place] = judged
+            # What is from the future, by a time that has only certainly come, may come again.
+            found[place] = judged if judged not in _BY_THE_CLOCK or is_confirmed else RejectReason.BUSY
         return found
 
     def _may_fail(self, who: Identity) -> bool:
@@ -234,7 +239,7 @@ class Sessions:
             key_ids=self._host.keys.key_ids,
             authorities=tuple(one.public_bytes(Encoding.DER) for one in self._host.identity.device_ca),
         )
-        now = self._host.clock.now()
+        now = self._host.moment().sure
         if len(requests) < WORTH_A_PROCESS:
             return judge_requests(setting, requests, now)
         return await self._workers.run(judge_requests, setting, requests, now)

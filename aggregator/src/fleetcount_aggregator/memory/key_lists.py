@@ -12,6 +12,7 @@ from fleetcount_protocol.question.key_list import (
     SignedKeyList,
     check_distinct_keys,
     key_for,
+    replaces,
     sign_key_list,
     verify_key_list,
 )
@@ -36,10 +37,12 @@ class KeyLists:
     def own(self) -> SignedKeyList:
         """Return this aggregator's list, signed anew when its keys or their validity have changed.
 
+        It bears the latest time that has certainly come: others would take no list from the future.
+
         Raises:
             QuestionError: it has no key that is still valid.
         """
-        host, now = self._host, self._host.now()
+        host, now = self._host, int(self._host.moment().sure)
         keys = tuple(
             ListedKey(key=HpkeKey(key_id=key_id, public_key=public_key), not_before=before, not_after=after)
             for key_id, public_key, (before, after) in host.keys.listed()
@@ -63,9 +66,9 @@ class KeyLists:
         return True
 
     def keep(self, question: Question, signed: SignedKeyList) -> bool:
-        """Keep another aggregator's list if it is newer than the one known; return whether it is kept."""
+        """Keep another aggregator's list if it replaces the one known (`replaces`); return whether it is kept."""
         known = self._newest.get(signed.key_list.aggregator_id)
-        if known is not None and signed.key_list.issued_at <= known.key_list.issued_at:
+        if not replaces(signed.key_list, None if known is None else known.key_list, self._host.moment().now):
             return False
         described = {one.aggregator_id: one for one in question.aggregators}.get(signed.key_list.aggregator_id)
         try:

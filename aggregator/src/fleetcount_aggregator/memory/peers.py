@@ -112,7 +112,7 @@ class Peers(Mapping[AggregatorId, Peer]):
 
     def note_contact(self, window_id: WindowId) -> None:
         """Note that the leader of a window has called about it, or answered."""
-        self._last_contact[window_id] = self._host.clock.now()
+        self._last_contact[window_id] = self._host.moment().now
 
     def last_contact(self, window_id: WindowId) -> float:
         """Return when that was last, 0 if it was not since the start."""
@@ -224,7 +224,7 @@ class Helpers:
                     raise WindowEnds(FATAL.get(problem, AbortReason.PEER_REFUSED))
                 if problem is PeerProblem.UNKNOWN_WINDOW:
                     self._hand_over(window, helper)
-                if self._host.clock.now() >= end:
+                if self._host.moment(window.others).is_past(end):
                     raise WindowEnds(AbortReason.PEER_UNREACHABLE)
                 await self._host.pause(wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
                 wait = min(2 * wait, limits.longest_retry_s)

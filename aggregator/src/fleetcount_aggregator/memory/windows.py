@@ -96,9 +96,9 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         self.host = host
         self.store = store
         self.sessions = SessionCache(store, host.source)
-        self.waits = Waits(host.clock.now)
+        self.waits = Waits(host.moments.now)
         self.outcomes = Outcomes()
-        self.started = host.clock.now()
+        self.started = host.moment().now
         """When this process began to drive windows, in Unix seconds: at its start or its election as coordinator."""
         self.steps_under_way: dict[tuple[WindowId, str], asyncio.Task[StepRow]] = {}
         """The steps that run now (`journal`)."""
@@ -165,8 +165,10 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         return min(self.host.limits.leeway_s, window.shortest_round_s / 20)
 
     def is_over(self, window: InstalledWindow) -> bool:
-        """Return whether the window's last round and its leeway have ended by this aggregator's clock."""
-        return self.host.clock.now() >= window.closes + self.leeway_s(window)
+        """Return whether the window's last round and its leeway have ended, by a clock that is confirmed: after that
+        nothing more is taken, and what was taken is released or given up.
+        """
+        return self.host.moment(window.others).is_past(window.closes + self.leeway_s(window))
 
     def wait_until(self, moment: float, window_id: WindowId) -> None:
         """Make a window due again at `moment` (Unix seconds), or earlier when its state changes."""
@@ -175,7 +177,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
 
     def update_due(self) -> None:
         """Add to `due` the live windows whose time has been reached."""
-        for window_id in self._waiting.take(self.host.clock.now()):
+        for window_id in self._waiting.take(self.host.moment().now):
             if window_id in self._live:
                 self._due[window_id] = self._live[window_id]
 
@@ -338,7 +340,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         Raises:
             FleetcountError: a stored window cannot be read (another at-rest key).
         """
-        self.started = self.host.clock.now()  # Calls of an earlier leader are not in memory.
+        self.started = self.host.moment().now  # Calls of an earlier leader are not in memory.
         damaged = await self.store.damaged()
         # Another coordinator may have repaired what this process found before; the loop below finds what is left.
         for window_id in self._quarantined.keys() - {one.window_id for one in damaged}:

@@ -88,10 +88,11 @@ async def serve(
     accept_failover: bool = False,
     restored: bool = False,
     migrate: bool = False,
+    clock_is_right: bool = False,
 ) -> None:
     """Run one aggregator, or one process of it by its roles, until SIGTERM or SIGINT.
 
-    `accept_failover` and `migrate` as `open_engine` says, `restored` as `Greetings`.
+    `accept_failover` and `migrate` as `open_engine` says, `restored` as `Greetings`, `clock_is_right` as `Moments`.
 
     Prints one JSON line on standard output once it listens, with the ports it is bound to.
 
@@ -113,6 +114,7 @@ async def serve(
     async with _context(config, environment, opening) as context:
         store = context.store
         context.peers.greetings.restored = restored or await store.restored()
+        context.host.moments.begin(await store.latest_time(), context.peers, is_right=clock_is_right)
         if config.store.url is not None:
             await _serve_replica(config, context, store, roles, stop)
             return
@@ -164,6 +166,7 @@ async def repair(
         MachineError: the store cannot be opened, is in use, or failed.
     """
     async with _context(config, environment, partial(_store, alone=True)) as context:
+        context.host.moments.begin(await context.store.latest_time(), context.peers)
         await context.questions.load(context.windows)
         await context.windows.load(context.questions)
         quarantined = context.windows.quarantined
@@ -191,18 +194,18 @@ async def _context(
     store = opening(config, identity)
     workers = ProcessWorkers(config.workers.count)
     workers.compile_ahead(compile_ahead, pause_s=_COMPILING_AFTER_S)
-    metrics = Metrics()
+    metrics, clock = Metrics(), AnchoredClock()
     host = Host(
         identity=identity,
         keys=keys,
-        clock=AnchoredClock(),
+        clock=clock,
         limits=limits_of(config),
         noise=SystemNoise(SystemRandom()),
         failpoints=failpoints,
         metrics=metrics,
         admission=Admission(config.admission, metrics.shed),
         denials=Denials.open(
-            config.tls.deny_source(kept=config.aggregator.state_directory / "deny-list"), identity.device_ca
+            config.tls.deny_source(kept=config.aggregator.state_directory / "deny-list"), identity.device_ca, clock.now
         ),
     )
     peers: dict[AggregatorId, Peer] = {}
@@ -215,6 +218,7 @@ async def _context(
             timeout_s=config.limits.call_timeout_s,
             credentials=None if tls is None else tls.clients[peer.id],
             greetings=context.peers.greetings,
+            tls_key=bytes if tls is None else tls.own_key,
         )
         for peer in config.peers
     ]
@@ -319,11 +323,13 @@ def run(
     accept_failover: bool = False,
     restored: bool = False,
     migrate: bool = False,
+    clock_is_right: bool = False,
 ) -> None:
     """Run `serve` on a new event loop with this process's environment; the entry point of the command."""
     return_large_arrays()
     try:
         how = {"accept_failover": accept_failover, "restored": restored, "migrate": migrate}
+        how["clock_is_right"] = clock_is_right
         asyncio.run(serve(config, os.environ, roles=roles, **how))
     except BaseExceptionGroup as group:
         raise _first(group) from group

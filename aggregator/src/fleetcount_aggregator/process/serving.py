@@ -40,7 +40,14 @@ from fleetcount_aggregator.roles.handover import Handover
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.roles.leader import Leader
 from fleetcount_aggregator.roles.outcomes import settle_restored
-from fleetcount_aggregator.roles.probing import PROBE_S, probe_peers, probe_store, watch_loop
+from fleetcount_aggregator.roles.probing import (
+    PROBE_S,
+    Timekeeping,
+    probe_peers,
+    probe_store,
+    read_time,
+    watch_loop,
+)
 from fleetcount_aggregator.roles.scheduler import Scheduler
 from fleetcount_aggregator.roles.settling import Settling
 from fleetcount_aggregator.storage.errors import FencedError
@@ -100,13 +107,14 @@ class Core:
 @dataclass(frozen=True, slots=True)
 class Tls:
     """The credentials of both listeners, and of each aggregator its authorities and what gives the credentials of a
-    connection to it as they are now.
+    connection to it as they are now; what gives the digest of the own public key.
     """
 
     devices: grpc.ServerCredentials
     peers: grpc.ServerCredentials
     authorities: Mapping[AggregatorId, Sequence[x509.Certificate]]
     clients: Mapping[AggregatorId, Callable[[], grpc.ChannelCredentials]]
+    own_key: Callable[[], bytes]
 
 
 def load_tls(config: AggregatorConfig) -> Tls | None:
@@ -132,6 +140,7 @@ def load_tls(config: AggregatorConfig) -> Tls | None:
         peers=own.to_clients(among_peers),
         authorities={one: read_authorities(file) for one, file in files.items()},
         clients={one: live[file].to_servers for one, file in files.items()},
+        own_key=own.own_key,
     )
 
 
@@ -189,6 +198,7 @@ def device_listener(config: AggregatorConfig, core: Core) -> Listener:
         context.host.denials.denies,
         front,
         is_serving=lambda: context.host.health.is_well(Dependency.STORE),
+        now=lambda: context.host.moment().sure,
     )
     server = device_server(shell)
     return Listener(server, front, None if tls is None else tls.devices)
@@ -198,11 +208,16 @@ def peer_listener(config: AggregatorConfig, core: Core) -> Listener:
     """Return the listener for the other aggregators, closed still."""
     context, tls = core.context, load_tls(config)
     metrics, denials = context.host.metrics, context.host.denials
+
+    def now() -> float:
+        """Return a time that has certainly come: no peer is refused for good by a clock that may be wrong."""
+        return context.host.moment().sure
+
     among_peers = Admission(limits_for_peers(config.admission, len(context.peers)), metrics.shed)
     limits = among_peers.limits
     front = HandshakeGate(limits, limits.connections, metrics.shed, metrics.handshake_failed, tls=tls is not None)
     known = [context.host.aggregator_id, *context.peers]
-    identify = claimed_peer(known) if tls is None else certified_peer(tls.authorities, denials.denies)
+    identify = claimed_peer(known) if tls is None else certified_peer(tls.authorities, denials.denies, now)
     server = peer_server(PeerShell(core.helper, metrics, identify, among_peers, front))
     return Listener(server, front, None if tls is None else tls.peers)
 
@@ -223,6 +238,7 @@ def watching_work(host: Host, store: Store) -> Work:
         "deny-list": lambda: every(denials.poll_s, denials.poll, host),
         "lag": lambda: watch_loop(host.metrics),
         "store": lambda: every(PROBE_S, lambda: probe_store(store, host.health), host),
+        "clock": lambda: every(1.0, lambda: read_time(host, store), host),
     }
 
 
@@ -242,16 +258,18 @@ def coordinator_work(config: AggregatorConfig, core: Core) -> Work:
     context, host = core.context, core.context.host
     directory = QuestionDirectory(context, config.aggregator.question_directory)
     sealing_keys = SealingKeys(host, _rotation(config))
+    timekeeping = Timekeeping(host, context.store, context.peers)
     return {
         "question-directory": lambda: every(1.0, directory.poll, host),
         "watch": lambda: _watch_windows(core),
         "restored": lambda: settle_restored(context, core.steps),
         "windows": lambda: every(TICK_S, core.scheduler.open_windows, host),
         "peers": lambda: every(PROBE_S, lambda: probe_peers(context.peers, host.health), host),
+        "time": lambda: every(1.0, timekeeping.look, host),
         "handovers": lambda: every(TICK_S, core.handover.run_due, host),
         "keys": lambda: every(KEYS_S, sealing_keys.look, host),
         "retention": lambda: every(1.0, core.retention.look, host),
-        "sessions": lambda: every(3600.0, lambda: _forget_sessions(context.store, host.now()), host),
+        "sessions": lambda: every(3600.0, lambda: _forget_sessions(context.store, host), host),
     }
 
 
@@ -279,8 +297,8 @@ async def every(seconds: float, work: Callable[[], Awaitable[Any]], host: Host) 
         await asyncio.sleep(seconds)
 
 
-async def _forget_sessions(store: Store, now: int) -> None:
-    await store.forget_sessions(now - _SESSION_GRACE_S)
+async def _forget_sessions(store: Store, host: Host) -> None:
+    await store.forget_sessions(int(host.moment().sure) - _SESSION_GRACE_S)
 
 
 async def _watch_windows(core: Core) -> None:

@@ -46,7 +46,7 @@ class Handover:
         Raises:
             StoreError: the store failed; the question is on the agenda again.
         """
-        known, due = self._questions, self._questions.handovers.take(self._host.clock.now())
+        known, due = self._questions, self._questions.handovers.take(self._host.moment().now)
         done = await asyncio.gather(
             *(self._look_after(known[one]) for one in due if one in known), return_exceptions=True
         )
@@ -69,7 +69,7 @@ class Handover:
                 wait = _REFRESH_S
         finally:
             if question_id in self._waits or self._host.now() < question.asked.schedule.end:
-                self._questions.handovers.put(self._host.clock.now() + wait, question_id)
+                self._questions.handovers.put(self._host.moment().now + wait, question_id)
 
     async def _give_all(self, question: InstalledQuestion, other: AggregatorId) -> bool:
         """Give one aggregator what it lacks; return whether it lacks nothing after that."""
@@ -90,7 +90,7 @@ class Handover:
 
     async def _give_question(self, question: InstalledQuestion, other: AggregatorId) -> bool:
         """Give the question, and again when the other's key list is old; return False if the other does not take it."""
-        known, now = was_given(question, other, QUESTION), self._host.clock.now()
+        known, now = was_given(question, other, QUESTION), self._host.moment().now
         if known and (now - self._heard.get(other, 0) < _REFRESH_S or not self._asks(question, other)):
             return True
         if question.refused_by and not known:

@@ -156,7 +156,7 @@ class Leader:
         stored = await released_here(self._store, window.window_id)
         if stored is None or await taken(self._store, window.window_id, Step.DELIVERED) is not None:
             return
-        deadline = max(window.asked.expiry, self._host.clock.now() + self._host.limits.give_up_s)
+        deadline = max(window.asked.expiry, self._host.moment().now + self._host.limits.give_up_s)
         try:
             await self._helpers.ask_all(window, lambda peer: peer.deliver_record(stored), deadline=deadline)
             # Only after every helper has it: a crash before this line delivers again, which changes nothing there.

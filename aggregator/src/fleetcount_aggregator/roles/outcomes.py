@@ -152,7 +152,7 @@ class Repair:
         answers = await ask_outcomes(self._context.peers, window)
         silent = tuple(other for other in window.others if other not in answers)
         released = self._has_record(window, answers)
-        expired = self._host.clock.now() >= window.asked.expiry
+        expired = self._host.moment(window.others).is_past(window.asked.expiry)
         if silent and not released and not expired:
             return Mended(window_id=window_id, settled=Settled.WAITS, silent=silent)
         settled = Settled.ADOPTED if released else Settled.ENDED
@@ -336,7 +336,8 @@ async def settle_restored(context: Context, steps: ReleaseSteps) -> None:
         return
     repair, adoption = Repair(context, steps), Adoption(context)
     while True:
-        whole = await _look(adoption, repair)
+        # Which windows have passed since the backup, the clock says.
+        whole = context.host.moment().is_confirmed and await _look(adoption, repair)
         waiting = [one for one in tuple(context.windows.quarantined) if not await _settles(repair, one)]
         if whole and not waiting:
             break

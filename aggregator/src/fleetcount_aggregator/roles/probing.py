@@ -4,12 +4,15 @@ A peer that has answered anything of late is left alone. It must not decide what
 """
 
 import asyncio
+from math import inf
 from typing import Final
 
 from fleetcount_protocol.ids import AggregatorId, WindowId
 
 from fleetcount_aggregator.host.health_observations import Dependency, HealthObservations
+from fleetcount_aggregator.host.host import Host
 from fleetcount_aggregator.host.metrics import Metrics
+from fleetcount_aggregator.host.moment import NOTED_EVERY_S
 from fleetcount_aggregator.memory.peers import Peers
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.errors import StoreError
@@ -36,6 +39,39 @@ async def _probe(peers: Peers, name: AggregatorId) -> None:
         await peers.call(name, lambda peer: peer.status(_NO_WINDOW))
     except (PeerUnreachableError, PeerRefusalError):
         return  # Noted.
+
+
+class Timekeeping:
+    """Lets a store remember the time, and asks peers for theirs while the clock is not confirmed."""
+
+    def __init__(self, host: Host, store: Store, peers: Peers) -> None:
+        self._host = host
+        self._store = store
+        self._peers = peers
+        self._noted_at = -inf
+
+    async def look(self) -> None:
+        """Note the time if it is confirmed, every `NOTED_EVERY_S`; else ask every peer.
+
+        Raises:
+            StoreError: the store failed; the next call does it again.
+        """
+        moment = self._host.moment()
+        if not moment.is_confirmed:
+            await asyncio.gather(*(_probe(self._peers, name) for name in self._peers))
+        elif moment.now >= self._noted_at + NOTED_EVERY_S:
+            await self._store.note_time(int(moment.now))
+            self._noted_at = moment.now
+
+
+async def read_time(host: Host, store: Store) -> None:
+    """Compare the clock with the time that another process of this aggregator has noted, while it is not confirmed.
+
+    Raises:
+        StoreError: the store failed.
+    """
+    if not host.moment().is_confirmed:
+        host.moments.hear(await store.latest_time())
 
 
 async def probe_store(store: Store, health: HealthObservations) -> None:

@@ -99,7 +99,7 @@ class Readiness(Collector):
             "serving": "the process ends: calls under way are finished, none is begun" if self.is_draining else "",
             "store": self._host.health.complaint(Dependency.STORE) or self._disk_problem(),
             "keys": self._keys_problem(),
-            "certificate": ended(self._watched.certificate_ends, self._host.clock.now()),
+            "certificate": ended(self._watched.certificate_ends, self._host.moment().now),
             "deny_list": self._deny_list_problem(),
             "peers": self._complaints(Dependency.PEER, self._peers),
             "broker": self._broker_problem(),
@@ -149,7 +149,9 @@ class Readiness(Collector):
     def _clock_problem(self) -> str:
         largest = self._host.limits.largest_skew_s
         far = {name: skew for name, skew in self._host.health.skew_s.items() if abs(skew) > largest}
-        return "; ".join(f"{name} is {skew:+.1f} s from ours; allowed: {largest:g} s" for name, skew in far.items())
+        differ = [f"{name} is {skew:+.1f} s from ours; allowed: {largest:g} s" for name, skew in far.items()]
+        unconfirmed = self._host.moments.complaint()
+        return "; ".join([*([unconfirmed] if unconfirmed else []), *differ])
 
     def _complaints(self, what: Dependency, names: Iterable[str]) -> str:
         found = {f"{name}: " if name else "": self._host.health.complaint(what, name) for name in names}
@@ -165,7 +167,7 @@ class Readiness(Collector):
 
     def _windows_page(self) -> Page:
         """Return the windows that have not ended, the oldest first, `_MOST_ROWS` at most."""
-        now, rows, states = self._host.clock.now(), [], self._windows.states
+        now, rows, states = self._host.moment().now, [], self._windows.states
         unfinished = [window for window in self._windows.live.values() if states[window.window_id] in UNFINISHED]
         for window in unfinished[:_MOST_ROWS]:
             wait = self.wait_of(window)
@@ -179,7 +181,7 @@ class Readiness(Collector):
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yield what is measured at the moment of the question."""
         windows, health = self._windows, self._host.health
-        now = self._host.clock.now()
+        now = self._host.moment().now
         for name, text, label, values in (
             (
                 "fleetcount_ready",

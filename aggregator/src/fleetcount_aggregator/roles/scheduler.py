@@ -40,7 +40,7 @@ class Scheduler:
         """
         if self._questions.adopting:
             return
-        due = self._questions.openings.take(self._host.clock.now())
+        due = self._questions.openings.take(self._host.moment().now)
         known = [one for one in due if one in self._questions]
         done = await asyncio.gather(*(decide_windows(self._context, one) for one in known), return_exceptions=True)
         for error in done:
@@ -55,7 +55,7 @@ class Scheduler:
         """Return the windows that need this aggregator now. Thousands may wait: they cost nothing before they are
         due.
         """
-        windows, now = self._windows, self._host.clock.now()
+        windows, now = self._windows, self._host.moment().now
         windows.update_due()
         for window in list(windows.due.values()):
             if self._is_over(window):

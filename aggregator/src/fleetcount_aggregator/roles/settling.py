@@ -72,7 +72,7 @@ class Settling:
         no end, is waited for as long. Who comes back after the windows have closed asks at once.
         """
         round_ = self._rounds.setdefault(window.window_id, _Round())
-        if self._host.clock.now() < self.asks_at(window):
+        if self._host.moment().now < self.asks_at(window):
             return
         answers = await ask_outcomes(self._peers, window)
         if await adopt_elsewhere(self._windows, self._steps, window, answers):
@@ -86,7 +86,7 @@ class Settling:
         if (reason := await self._out_of_patience(window)) is not None:
             await self._give_up(window, reason)
         # Asked often enough, and at the very moment at which silence has lasted too long.
-        now, silent_at = self._host.clock.now(), self._quiet_since(window) + 2 * self._host.limits.give_up_s
+        now, silent_at = self._host.moment().now, self._quiet_since(window) + 2 * self._host.limits.give_up_s
         round_.due = now + self._host.limits.longest_retry_s
         if now < silent_at:
             round_.due = min(round_.due, silent_at)
@@ -102,12 +102,13 @@ class Settling:
         return max(window.closes, self._windows.started, self._peers.last_contact(window.window_id))
 
     async def _out_of_patience(self, window: InstalledWindow) -> AbortReason | None:
-        now, patience_s = self._host.clock.now(), 2 * self._host.limits.give_up_s
+        moment, patience_s = self._host.moment(window.others), 2 * self._host.limits.give_up_s
         if await taken(self._store, window.window_id, Step.SIGN) is not None:
-            return AbortReason.OUTCOME_UNKNOWN if now >= window.asked.expiry else None
-        if now >= self._quiet_since(window) + patience_s:
+            return AbortReason.OUTCOME_UNKNOWN if moment.is_past(window.asked.expiry) else None
+        if moment.is_past(self._quiet_since(window) + patience_s):
             return AbortReason.LEADER_SILENT
-        return AbortReason.LEADER_SLOW if now >= max(window.asked.expiry, window.closes + patience_s) else None
+        slow_at = max(window.asked.expiry, window.closes + patience_s)
+        return AbortReason.LEADER_SLOW if moment.is_past(slow_at) else None
 
     async def _give_up(self, window: InstalledWindow, reason: AbortReason) -> None:
         log.warning("window_aborted", window=str(window.window_id), reason=reason.value)
@@ -130,11 +131,11 @@ class Settling:
         Raises:
             StoreError: the store failed; call again.
         """
-        if self._host.clock.now() < self.settles_at(window):
+        if self._host.moment().now < self.settles_at(window):
             return
         round_ = self._rounds.setdefault(window.window_id, _Round())
         over = (
-            self._host.clock.now() >= window.asked.expiry
+            self._host.moment(window.others).is_past(window.asked.expiry)
             or await taken(self._store, window.window_id, Step.SETTLED) is not None
         )
         if over or await (self._tell(window, round_) if window.is_leader else self._ask(window)):
@@ -144,7 +145,7 @@ class Settling:
             self._settled.add(window.window_id)
             return
         round_.pause_s = min(max(2 * round_.pause_s, self._host.limits.first_retry_s), _LONGEST_PAUSE_S)
-        round_.due = self._host.clock.now() + round_.pause_s
+        round_.due = self._host.moment().now + round_.pause_s
 
     async def _ask(self, window: InstalledWindow) -> bool:
         """Ask whether there is a record after all; return whether the leader has ended the window."""
@@ -170,7 +171,7 @@ class Settling:
             except PeerRefusalError as refusal:
                 log.info("abort_not_delivered", window=str(window.window_id), peer=helper, reason=str(refusal))
                 # It may not have decided about the window yet.
-                may_decide = self._host.now() < window.asked.round_one_closes
+                may_decide = not self._host.moment(window.others).is_past(window.asked.round_one_closes)
                 if refusal.problem is not PeerProblem.UNKNOWN_WINDOW or may_decide:
                     continue
                 state = WindowState.ABORTED  # There is nothing of it there, and never will be.

@@ -74,6 +74,8 @@ _AT_ONCE: Final = 256
 _UNFINISHED = ", ".join(f"'{state.value}'" for state in (*(set(WindowState) - FINAL_STATES),))
 ACTIVE: Final = f"(rest = {Lifecycle.ACTIVE.value} OR state IN ({_UNFINISHED}))"
 """Which windows there is something to do for: those that have not ended, whatever else is said of them."""
+TIME: Final = "time"
+"""The latest time at which the store was acted on (`Store.note_time`), Unix seconds."""
 _DEBITS: Final = "debits"
 """The counter of all debits, those that are forgotten too: what peers compare with what they have seen."""
 WINDOW: Final = f"SELECT {WINDOWS.names}, canonical, canonical_seal, verify_key FROM windows"  # noqa: S608 - constant
@@ -424,10 +426,21 @@ def add_debit(db: SealedDatabase, row: LedgerRow) -> None:
     place = read_ledger_rows(db)
     columns = (row.window_id, row.signal, row.opens, row.closes, row.epsilon, row.debited_at, place)
     db.execute(LEDGER.insert, LEDGER.sealed(db, *columns, normal_signal(row.signal)))
+    put_counter(db, _DEBITS, place + 1)
+
+
+def put_counter(db: SealedDatabase, name: str, value: int) -> None:
+    """Write a counter."""
     db.execute(
         f"{COUNTERS.insert} ON CONFLICT (name) DO UPDATE SET value = excluded.value, seal = excluded.seal",
-        COUNTERS.sealed(db, _DEBITS, place + 1),
+        COUNTERS.sealed(db, name, value),
     )
+
+
+def read_latest_time(db: SealedDatabase) -> int | None:
+    """See `Store.latest_time`."""
+    row = db.execute(f"{COUNTERS.select} WHERE name = ?", (TIME,)).fetchone()
+    return None if row is None else int(row[1]) if COUNTERS.holds(db, row) else 0
 
 
 def read_ledger_rows(db: SealedDatabase) -> int:

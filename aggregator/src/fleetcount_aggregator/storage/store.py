@@ -552,6 +552,14 @@ class Store:
         """Remember an epoch under a name; one that is not greater, as bytes, than the one there is not stored."""
         await self._lead(lambda db: db.execute(_NOTE, EPOCHS.sealed(db, name, epoch)))
 
+    async def note_time(self, now: int) -> None:
+        """Remember a time at which this store was acted on, Unix seconds, by a clock that is confirmed."""
+        await self._lead(lambda db: sql.put_counter(db, sql.TIME, now))
+
+    async def latest_time(self) -> int | None:
+        """Return the time remembered last, 0 for one that is damaged; None if none was."""
+        return await self._read(sql.read_latest_time)
+
     async def epochs(self) -> Mapping[str, bytes]:
         """Return the epochs by name (`greetings`)."""
         rows = await self._read(lambda db: db.execute("SELECT name, epoch FROM epochs").fetchall())

@@ -1,9 +1,13 @@
 """Another aggregator over gRPC with mutual TLS: encode, call with a deadline, decode.
 
-The peer's certificate must carry its aggregator id; an address proves nothing. It must not retry: the leader does.
+The peer's certificate must carry its aggregator id, and its greetings are signed with its signing key; an address
+proves nothing. Before a question and its seed leave, the peer has proved its key on the connection that they leave by.
+It must not retry: the leader does.
 """
 
+import asyncio
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from typing import Any, Final, Protocol, TypeVar
 
 import grpc
@@ -90,11 +94,17 @@ class Speaker(Protocol):
         """Return the caller's time."""
         ...
 
-    def say(self, to: AggregatorId) -> bytes:
-        """Return the greeting of a call, empty for none."""
+    def say(self, to: AggregatorId, tls_key: bytes = b"") -> bytes:
+        """Return the greeting of a call under a TLS key, empty for none."""
         ...
 
-    async def hear_answer(self, peer: AggregatorId, said: bytes, asked: float) -> None:
+    def check_answerer(self, peer: AggregatorId, said: bytes, called: bytes, tls_key: bytes = b"") -> None:
+        """Check by its greeting that who answers is the peer; raises PeerUnreachableError."""
+        ...
+
+    async def hear_answer(
+        self, peer: AggregatorId, said: bytes, asked: float, called: bytes = b"", tls_key: bytes = b""
+    ) -> None:
         """Take the greeting of an answer; raises PeerUnreachableError if the answer counts for nothing."""
         ...
 
@@ -103,7 +113,8 @@ class GrpcPeer:
     """Implements `Peer`. Without `credentials` the connection is plaintext (loopback tests only).
 
     Credentials that are asked for anew may become others: then a new connection is made, and calls under way end on the
-    one before. `greetings` are those of the aggregator that calls, None for a command of its operator.
+    one before. `greetings` are those of the aggregator that calls, None for a command of its operator; `tls_key` gives
+    the digest of the public key of the credentials' certificate (`key_digest`), which greetings are signed for.
     """
 
     def __init__(
@@ -115,8 +126,10 @@ class GrpcPeer:
         timeout_s: float,
         credentials: grpc.ChannelCredentials | Callable[[], grpc.ChannelCredentials] | None,
         greetings: Speaker | None = None,
+        tls_key: Callable[[], bytes] = bytes,
     ) -> None:
         self._peer_id, self._greetings, self._endpoint = peer_id, greetings, endpoint
+        self._tls_key = tls_key
         self._options: list[tuple[str, Any]] = [
             ("grpc.max_receive_message_length", _LARGEST),
             ("grpc.max_send_message_length", _LARGEST),
@@ -151,27 +164,60 @@ class GrpcPeer:
         for channel in self._channels:
             await channel.close()
 
-    async def _call(self, method: Callable[..., Any], request: Any, decode: Callable[[bytes], Response]) -> Response:
-        greetings, metadata, asked = self._greetings, self._metadata, 0.0
+    async def _call(
+        self,
+        method: Callable[..., Any],
+        request: Any,
+        decode: Callable[[bytes], Response],
+        *,
+        after_proof: bool = False,
+    ) -> Response:
+        """Call a method; with `after_proof` one with a stream, on which the request leaves once the peer has proved who
+        it is.
+        """
+        greetings, metadata, asked, own, said_own = self._greetings, self._metadata, 0.0, self._tls_key(), b""
         if greetings is not None:
-            asked = greetings.now()
-            metadata = (*metadata, (GREETING_HEADER, greetings.say(self._peer_id)))
-        call = method(request, timeout=self._timeout_s, metadata=metadata)
+            asked, said_own = greetings.now(), greetings.say(self._peer_id, own)
+            metadata = (*metadata, (GREETING_HEADER, said_own))
+        sent = () if after_proof else (request,)
+        call = method(*sent, timeout=self._timeout_s, metadata=metadata)
         try:
+            if after_proof:
+                await self._send_after_proof(call, request, said_own, own)
             answer = await call
             if greetings is not None:
-                await greetings.hear_answer(self._peer_id, _greeting_in(await call.trailing_metadata()), asked)
+                said = _greeting_in(await call.trailing_metadata())
+                await greetings.hear_answer(self._peer_id, said, asked, said_own, own)
             return decode(answer)
         except grpc.aio.AioRpcError as error:
             # Who is refused at the door, or reaches nobody, is not greeted.
             if greetings is not None and (said := _greeting_in(error.trailing_metadata())):
-                await greetings.hear_answer(self._peer_id, said, asked)
+                await greetings.hear_answer(self._peer_id, said, asked, said_own, own)
             problem = _WORDS.get(error.details() or "")
             if problem is not None:
                 raise PeerRefusalError(problem) from None
             raise PeerUnreachableError(f"peer answers {call_reason(error)}") from None
         except DecodeError:
             raise PeerRefusalError(PeerProblem.MALFORMED) from None
+
+    async def _send_after_proof(self, call: Any, request: bytes, called: bytes, own: bytes) -> None:
+        """Send a request on a stream whose far end has proved on it that it is the peer.
+
+        Raises:
+            PeerUnreachableError: it has not; nothing of the request was sent.
+        """
+        if self._greetings is not None:
+            proof = _greeting_in(await call.initial_metadata())
+            if call.done():
+                return  # Refused at the door, or nobody there: the call says so when it is awaited.
+            try:
+                self._greetings.check_answerer(self._peer_id, proof, called, own)
+            except PeerUnreachableError:
+                call.cancel()
+                raise
+        with suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):  # As above.
+            await call.write(request)
+            await call.done_writing()
 
     async def _unary(
         self, method: str, encoder: WireMessage[Any, Any], request: Any, decoder: WireMessage[Any, Any]
@@ -182,10 +228,9 @@ class GrpcPeer:
 
     async def install_question(self, request: InstallQuestion) -> QuestionAnswer:
         """See `Peer.install_question`."""
-        answer: QuestionAnswer = await self._unary(
-            "InstallQuestion", INSTALL_QUESTION, request, INSTALL_QUESTION_ANSWER
-        )
-        return answer
+        call: Callable[..., Any] = self._channel.stream_unary(f"/{PEER_SERVICE}/InstallQuestion")
+        sent = INSTALL_QUESTION.encode(request)
+        return await self._call(call, sent, INSTALL_QUESTION_ANSWER.decode, after_proof=True)
 
     async def deliver_order(self, signed: SignedOrder) -> QuestionAnswer:
         """See `Peer.deliver_order`."""

@@ -5,6 +5,7 @@ caller is named by its peer certificate alone; an error is told to the other sid
 nothing more.
 """
 
+import time
 from asyncio import timeout
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -67,7 +68,7 @@ from fleetcount_transport.admission.grpc_admission import Call, ForeignError, Gr
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.admission.health_service import health_handlers
 from fleetcount_transport.admission.identity import Identity
-from fleetcount_transport.callers import issued_by
+from fleetcount_transport.callers import caller_of, issued_by
 from fleetcount_transport.listening import grpc_server
 from fleetcount_transport.logs import log
 from fleetcount_transport.pipelining import IdleStreamError, in_order
@@ -136,7 +137,8 @@ class DeviceShell:
 
     The purpose of the caller's certificate decides what it may call. It does not identify a report's device: the
     signature of the session does, so that a relay may carry what it cannot read. `denies` is true of public keys that
-    are shut out; connections come in by `front`; `is_serving` is what the health service says.
+    are shut out; connections come in by `front`; `is_serving` is what the health service says, `now` the time by which
+    certificates end, Unix seconds.
     """
 
     def __init__(
@@ -147,8 +149,10 @@ class DeviceShell:
         denies: Callable[[bytes], bool] = lambda _: False,
         front: HandshakeGate | None = None,
         is_serving: Callable[[], bool] = lambda: True,
+        now: Callable[[], float] = time.time,
     ) -> None:
         self._service = service
+        self._now = now
         self._is_serving = is_serving
         self._metrics = metrics
         self.grpc_admission = GrpcAdmission(admission or Admission(), front)
@@ -156,7 +160,8 @@ class DeviceShell:
 
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of device.proto."""
-        reading, reporting = certified(_READING, self._denies), certified(_REPORTING, self._denies)
+        reading = certified(_READING, self._denies, self._now)
+        reporting = certified(_REPORTING, self._denies, self._now)
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "ListQuestions": self.grpc_admission.unary(self._list_questions, reading),
             "OpenSessions": self.grpc_admission.unary(self._open_sessions, reporting, first_alone=True),
@@ -168,7 +173,7 @@ class DeviceShell:
     def health(self) -> grpc.GenericRpcHandler:
         """Return the health service of this listener."""
         return health_handlers(
-            self.grpc_admission, certified(_READING, self._denies), _DEVICE_SERVICE, self._is_serving
+            self.grpc_admission, certified(_READING, self._denies, self._now), _DEVICE_SERVICE, self._is_serving
         )
 
     async def _list_questions(self, request: bytes, call: Call) -> bytes:
@@ -239,7 +244,9 @@ class PeerShell:
         """Return the service's methods, by the names of peer.proto."""
         helper = self._helper
         methods = {
-            "InstallQuestion": self._method(INSTALL_QUESTION, helper.install_question, INSTALL_QUESTION_ANSWER),
+            "InstallQuestion": self._method(
+                INSTALL_QUESTION, helper.install_question, INSTALL_QUESTION_ANSWER, first=self._prove
+            ),
             "DeliverOrder": self._method(DELIVER_ORDER, helper.deliver_order, DELIVER_ORDER_ANSWER),
             "ProposeBatch": self._method(BATCH_PROPOSAL, helper.propose_batch, BATCH_REPLY),
             "FinishBatch": self._method(FINISH_BATCH, helper.finish_batch, BATCH_DECISION),
@@ -251,7 +258,9 @@ class PeerShell:
             "Abort": self._method(ABORT_WINDOW, helper.abort, ABORT_ANSWER),
             "GetOutcome": self._method(STATUS_QUERY, helper.outcome, RELEASE_ANSWER),
             "ListShared": self._method(SHARED_QUERY, helper.shared, SHARED_IDS),
-            "GetSharedQuestion": self._method(SHARED_QUESTION_QUERY, helper.shared_question, INSTALL_QUESTION),
+            "GetSharedQuestion": self._method(
+                SHARED_QUESTION_QUERY, helper.shared_question, INSTALL_QUESTION, of_proven=True
+            ),
             "GetStatus": self._method(STATUS_QUERY, lambda caller, window_id: helper.status(window_id, caller), STATUS),
         }
         return grpc.method_handlers_generic_handler(PEER_SERVICE, methods)
@@ -261,25 +270,38 @@ class PeerShell:
         decoder: WireMessage[Any, Any],
         handler: Callable[[AggregatorId, Any], Awaitable[Any]],
         encoder: WireMessage[Any, Any],
+        *,
+        first: Callable[[Call], Awaitable[None]] | None = None,
+        of_proven: bool = False,
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return the handler of a method; `of_proven` callers have a greeting, since the answer has a secret."""
+
         async def answer(request: bytes, call: Call) -> bytes:
             async def work() -> bytes:
+                if of_proven and not _greeting_of(call):
+                    raise PeerRefusalError(PeerProblem.NOT_LEADER)
                 await self._meet(call)
                 return encoder.encode(await handler(_peer(call), decoder.decode(request)))
 
             return await answer_call(call, self._metrics, work)
 
-        return self.grpc_admission.unary(answer, self._identify)
+        return self.grpc_admission.unary(answer, self._identify, first=first)
+
+    async def _prove(self, call: Call) -> None:
+        """Greet before the message is read: the caller sends it once it knows who this is."""
+        if said := _greeting_of(call):
+            own = self._helper.greetings.say(_peer(call), _tls_key(call), said)
+            await call.context.send_initial_metadata(((GREETING_HEADER, own),))
 
     async def _meet(self, call: Call) -> None:
         """Hear who calls, before its message is decoded, and greet it with whatever the answer will be."""
         greetings, caller = self._helper.greetings, _peer(call)
-        said = dict(call.context.invocation_metadata() or ()).get(GREETING_HEADER, b"")
+        said, tls_key = _greeting_of(call), _tls_key(call)
         try:
-            await greetings.hear_call(caller, said if isinstance(said, bytes) else b"")
+            await greetings.hear_call(caller, said, tls_key)
             self.grpc_admission.admission.held(call.who)  # One of the configured peers, by its certificate.
         finally:
-            if own := greetings.say(caller):
+            if own := greetings.say(caller, tls_key, said):
                 call.context.set_trailing_metadata(((GREETING_HEADER, own),))
 
     async def _seal_set(self, requests: AsyncIterator[bytes], call: Call) -> None:
@@ -329,6 +351,18 @@ async def _chunk(requests: AsyncIterator[bytes], call: Call) -> peer_pb.SealSetR
         raise DecodeError("a chunk of a set is no protobuf message") from error
 
 
+def _greeting_of(call: Call) -> bytes:
+    """Return the greeting of a call, empty if it has none."""
+    said = dict(call.context.invocation_metadata() or ()).get(GREETING_HEADER, b"")
+    return said if isinstance(said, bytes) else b""
+
+
+def _tls_key(call: Call) -> bytes:
+    """Return the digest of the key that the caller has shown in TLS, empty without TLS."""
+    caller = caller_of(call.context)
+    return caller.key if caller.certified else b""
+
+
 def _peer(call: Call) -> AggregatorId:
     return AggregatorId(call.who.key.decode())
 
@@ -337,15 +371,17 @@ _PEERS: Final = frozenset({Purpose.AGGREGATOR})
 
 
 def certified_peer(
-    authorities: Mapping[AggregatorId, Sequence[x509.Certificate]], denies: Callable[[bytes], bool] = lambda _: False
+    authorities: Mapping[AggregatorId, Sequence[x509.Certificate]],
+    denies: Callable[[bytes], bool] = lambda _: False,
+    now: Callable[[], float] = time.time,
 ) -> Name:
     """Return the function that names a caller: exactly one known id among the names of its TLS certificate.
 
     `authorities` has the known ids, each with the authorities that may certify it: TLS accepts those of all peers, so
-    that one under another peer's authority is refused here. The certificate must be an aggregator's, still valid, and
-    its public key none that `denies` is true of.
+    that one under another peer's authority is refused here. The certificate must be an aggregator's, still valid at
+    `now`, and its public key none that `denies` is true of.
     """
-    ids, allowed = frozenset(authorities), certified(_PEERS, denies)
+    ids, allowed = frozenset(authorities), certified(_PEERS, denies, now)
 
     def identify(context: _Context) -> Identity:
         names = context.auth_context().get("x509_subject_alternative_name", [])

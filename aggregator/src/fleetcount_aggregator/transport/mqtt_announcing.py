@@ -96,7 +96,7 @@ class Announcing:
     async def _publish(self, outcomes: Iterable[tuple[WindowId, int]]) -> None:
         """Keep the outcomes of windows that have not expired as retained messages."""
         for window_id, expiry in outcomes:
-            if self._windows.host.clock.now() < expiry:
+            if self._windows.host.moment().now < expiry:
                 payload = RELEASE_ANSWER.encode(await self._service.release(window_id))
                 await self._keep(release_topic(*self._place, window_id), payload)
 

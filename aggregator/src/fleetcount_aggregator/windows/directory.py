@@ -22,7 +22,7 @@ from fleetcount_transport.key_files import read_secret
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.windows.question_install import install_question
+from fleetcount_aggregator.windows.question_install import UnconfirmedError, install_question
 from fleetcount_aggregator.windows.question_orders import take_own_order
 
 _PATIENCE: Final = 10
@@ -40,6 +40,7 @@ class _Seen:
 
     stamp: _Stamp
     looks: int = 0
+    waits: bool = False
     done: bool = False
 
 
@@ -108,6 +109,11 @@ class QuestionDirectory:
                 continue
             try:
                 await take(path)
+            except UnconfirmedError as error:
+                if not seen.waits:
+                    log.warning(f"{kind}_waits", file=path.name, reason=str(error))
+                seen.waits = True
+                continue
             except (UsageError, PeerError) as error:
                 log.warning(f"{kind}_refused", file=path.name, reason=str(error))
                 _write_refusal(path, str(error))

@@ -26,10 +26,15 @@ from fleetcount_aggregator.windows.budget import charge_of_question, check_budge
 from fleetcount_aggregator.windows.question_orders import take_delivered_order
 
 
+class UnconfirmedError(QuestionError):
+    """A question is neither taken nor refused as long as it is not known which clock is right."""
+
+
 def check_question_here(context: Context, signed: SignedQuestion, seed: bytes) -> None:
     """Check that this aggregator may install a question with its start; `install_question` checks the budget.
 
     Raises:
+        UnconfirmedError: it is not known which clock is right, so that it has to wait.
         QuestionError: a field is not allowed; the message names it, its value and what is allowed.
         SignatureError: a signature is missing or does not verify.
     """
@@ -43,8 +48,11 @@ def check_question_here(context: Context, signed: SignedQuestion, seed: bytes) -
         raise QuestionError(
             f"min_batch_size is {question.min_batch_size}, allowed: at least {limits.smallest_min_batch_size}"
         )
-    if far := context.peers.greetings.far_clock(one.aggregator_id for one in question.aggregators):
-        raise QuestionError(far)
+    others = [one.aggregator_id for one in question.aggregators if one.aggregator_id != identity.aggregator_id]
+    if far := context.peers.greetings.far_clock(others):
+        raise UnconfirmedError(far)
+    if not context.host.moment(others).is_confirmed:
+        raise UnconfirmedError(context.host.moments.complaint())
     _check_next_window(context.questions, signed)
 
 
@@ -175,7 +183,8 @@ async def install_question_from_leader(
 
     Raises:
         PeerRefusalError: NOT_LEADER, or WINDOW_REFUSED (the reason is in this aggregator's log, not in the answer);
-            BUSY, the store was restored and has not caught up with the peers; or as `take_delivered_order`.
+            BUSY, the store was restored and has not caught up with the peers, or clocks differ; or as
+            `take_delivered_order`.
     """
     question = request.signed.question
     if caller != question.aggregators[0].aggregator_id:
@@ -184,6 +193,9 @@ async def install_question_from_leader(
         raise PeerRefusalError(PeerProblem.BUSY)
     try:
         installed = await install_question(context, request.signed, request.seed, request.orders)
+    except UnconfirmedError as error:
+        log.info("question_waits", question=str(question.question_id), name=question.name, reason=str(error))
+        raise PeerRefusalError(PeerProblem.BUSY) from error
     except (QuestionError, SignatureError) as error:
         log.warning("question_refused", question=str(question.question_id), name=question.name, reason=str(error))
         raise PeerRefusalError(PeerProblem.WINDOW_REFUSED) from error

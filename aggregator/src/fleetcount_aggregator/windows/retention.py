@@ -3,7 +3,7 @@
 An archived window is not loaded at a start, nor is a question that no period's budget counts any more. `keep_digests_s`
 after a window expires it is retired: the digests of its reports are deleted, and the steps that only a repetition
 needs. `keep_records_s` later, if the operator sets it, it is forgotten: its record and its debit are deleted. It uses
-this aggregator's clock, and never changes a window that has not ended.
+this aggregator's clock once that is confirmed, and never changes a window that has not ended.
 """
 
 from dataclasses import replace
@@ -42,7 +42,10 @@ class Retention:
             StoreError: the store failed; the next call does the rest.
         """
         await self._archive()
-        now = self._host.clock.now()
+        moment = self._host.moment()
+        if not moment.is_confirmed:
+            return  # What is deleted does not come back.
+        now = moment.now
         if now >= self._retiring_at:
             self._retiring_at = now if await self._retire() else now + _LOOK_S
             await self._archive_questions()
@@ -76,7 +79,7 @@ class Retention:
         """Return whether a helper may still lack the record, which is delivered at the next start."""
         if not window.is_leader or await self._windows.state_of(window.window_id) is not WindowState.RELEASED:
             return False
-        over = self._host.now() >= window.asked.expiry + self._host.limits.keep_digests_s
+        over = self._host.moment(window.others).is_past(window.asked.expiry + self._host.limits.keep_digests_s)
         return not over and await taken(self._store, window.window_id, Step.DELIVERED) is None
 
     async def _retire(self) -> bool:

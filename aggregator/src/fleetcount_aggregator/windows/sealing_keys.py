@@ -1,4 +1,4 @@
-"""The life of this aggregator's sealing keys, by its own clock: announced, active, retired, deleted; no restart.
+"""The life of this aggregator's sealing keys, by its confirmed clock: announced, active, retired, deleted; no restart.
 
 With a retired key no new session is opened, and every window for which devices could seal to it has closed. Deletion
 overwrites the file and removes the key from memory; after that nothing decrypts messages that were sealed to it. Open
@@ -36,7 +36,10 @@ class SealingKeys:
         keys.refresh()
         if self._rotation is None or keys.directory is None or keys.is_unusable:
             return
-        now, held = self._host.now(), {key_id: one for key_id, _, one in keys.listed()}
+        moment = self._host.moment()
+        if not moment.is_confirmed:
+            return  # A key that is deleted does not come back, and one that is announced binds devices.
+        now, held = int(moment.now), {key_id: one for key_id, _, one in keys.listed()}
         wanted = self._rotation.bounded(held, now)
         following = self._rotation.next_key(wanted, now)
         if following is not None:

@@ -133,6 +133,8 @@ async def _decide(
         else:
             window = question.window(index, survivors)
             reason = why_missing(context, window)
+            if reason is not None and not context.host.moment(window.others).is_confirmed:
+                return None
     elif not question.is_later_step(index):
         window = question.window(index)
     window_id = None if window is None else window.window_id
@@ -158,7 +160,7 @@ def _not_missing(_context: Context, _window: InstalledWindow) -> None:
 
 def _why_missing(context: Context, window: InstalledWindow) -> MissingReason | None:
     """Return why a window that no order skips cannot open here, None if it can."""
-    if context.host.clock.now() >= window.asked.round_one_closes:
+    if context.host.moment().now >= window.asked.round_one_closes:
         return MissingReason.MISSED
     sealable = context.questions.key_lists.seals_window(window.asked.round_one_opens, window.closes)
     return None if sealable else MissingReason.NO_SEALING_KEY
@@ -187,7 +189,7 @@ async def _survivors_before(
     signed = await record_here(context.store, before)
     if state is not WindowState.RELEASED or signed is None:
         schedule = question.asked.schedule
-        over = context.host.clock.now() >= schedule.opens(index) + schedule.round_one_s
+        over = context.host.moment(question.others).is_past(schedule.opens(index) + schedule.round_one_s)
         return MissingReason.RECORD_LATE if over else None
     found = next_step(question.asked, decode_record(signed))
     return MissingReason(found.value) if isinstance(found, WalkEnd) else found

@@ -144,7 +144,10 @@ def slot(root: Path, csr: Path, name: str, slot: int, output: Path, days: int) -
         user = slot_name(AggregatorId(name), slot)
     except DecodeError as error:
         raise UsageError(str(error)) from None
-    _enrol(root, Purpose.AGGREGATOR, csr, user, (), output, days)
+    directory, key = PkiDirectory(root), read_request(csr).key
+    with directory.locked():
+        issued = directory.enrol_slot(key, user, output, validity=timedelta(days=days))
+    _say(output, issued)
 
 
 relay = _listening("relay", "Issue a relay's certificate: it carries reports, and is no peer.")

@@ -5,7 +5,9 @@ Every change happens under one lock and appears whole or not at all. It must not
 
 import contextlib
 import fcntl
+import ipaddress
 import os
+import re
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,7 +32,7 @@ from fleetcount_protocol.channel.certificates import (
 )
 from fleetcount_protocol.channel.deny_list import DenyList, decode_signed_deny_list, sign_deny_list, verify_deny_list
 from fleetcount_protocol.errors import PeerError, UsageError
-from fleetcount_protocol.ids import Digest
+from fleetcount_protocol.ids import Digest, UserName
 
 from fleetcount.command.options import read_bytes, write_file
 from fleetcount.keys.requests import new_directory
@@ -38,6 +40,7 @@ from fleetcount.keys.requests import new_directory
 _AUTHORITIES: Final = ("devices", "aggregators")
 _OF_DEVICES: Final = frozenset({Purpose.DEVICE, Purpose.READER})
 """What the devices' authority issues; the aggregators' issues the rest."""
+_SLOT: Final = re.compile(r".+-slot[0-9]+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +163,29 @@ class PkiDirectory:
         """Issue a certificate for a key that has none yet, and write it to a new file.
 
         Raises:
-            UsageError: another party has the key or the name, a host is an aggregator's name, or `output` exists.
+            UsageError: another party has the key or the name, a host is another party's name or the other way round,
+                the name or a host is one of an aggregator's slots (`enrol_slot`), or `output` exists.
         """
+        for one in (name, *hosts):
+            if _SLOT.fullmatch(_folded(one)):
+                raise UsageError(f"{one!r} is the name of an aggregator's slot, which `fleetcount pki slot` issues")
+        return self._enrol(purpose, key, name, hosts, output, validity)
+
+    def enrol_slot(
+        self, key: ec.EllipticCurvePublicKey, name: UserName, output: Path, *, validity: timedelta
+    ) -> Issued:
+        """Issue the certificate of an aggregator's slot, whose name `slot_name` gives; otherwise as `enrol`."""
+        return self._enrol(Purpose.AGGREGATOR, key, name, (), output, validity)
+
+    def _enrol(
+        self,
+        purpose: Purpose,
+        key: ec.EllipticCurvePublicKey,
+        name: str,
+        hosts: Sequence[str],
+        output: Path,
+        validity: timedelta,
+    ) -> Issued:
         known = self.issued()
         digest = public_key_digest(key)
         if digest in self.deny_list().keys:
@@ -169,11 +193,16 @@ class PkiDirectory:
         if any(one.key == digest for one in known):
             raise UsageError("this key has a certificate already; `fleetcount pki renew` makes the next one")
         alive = [one for one in known if one.ends > self._now and one.key not in self.deny_list().keys]
-        if any(one.names[0] == name for one in alive):
+        # One space for all: a client knows a server by any name in its certificate, in any spelling.
+        names = {_folded(one.names[0]): one for one in alive}
+        if _folded(name) in names:
             raise UsageError(f"the name {name!r} is taken; revoke its certificate first")
-        taken = {one.names[0] for one in alive if one.purpose is Purpose.AGGREGATOR}
-        if found := sorted(taken & set(hosts)):
-            raise UsageError(f"--host {found[0]!r} is the name of an aggregator")
+        for host in hosts:
+            if (found := names.get(_folded(host))) is not None:
+                raise UsageError(f"--host {host!r} is the name of {_article(found.purpose)}")
+        for one in alive:
+            if _folded(name) in map(_folded, one.hosts):
+                raise UsageError(f"the name {name!r} is a host of the {one.purpose.label} {one.names[0]!r}")
         return self._issue(purpose, key, name, hosts, output, validity)
 
     def renew(
@@ -280,6 +309,18 @@ class PkiDirectory:
             for authority in map(self.authority, _AUTHORITIES)
         ]
         write_file(self._root / "clients.crl", b"".join(lists))
+
+
+def _folded(name: str) -> str:
+    """Return the one spelling by which two names of certificates are compared (RFC 4343; addresses as numbers)."""
+    try:
+        return str(ipaddress.ip_address(name.strip("[]")))
+    except ValueError:
+        return name.lower()
+
+
+def _article(purpose: Purpose) -> str:
+    return f"an {purpose.label}" if purpose is Purpose.AGGREGATOR else f"a {purpose.label}"
 
 
 def _check_new(output: Path) -> None:

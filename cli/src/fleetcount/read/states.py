@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import click
 import grpc
-from fleetcount_aggregator.greetings import Skew
+from fleetcount_aggregator.host.moment import Skew
 from fleetcount_aggregator.host.reasons import expected_wait
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
@@ -153,12 +153,17 @@ class _Clock:
     def now(self) -> float:
         return time.time()
 
-    def say(self, to: AggregatorId) -> bytes:
-        del to
+    def say(self, to: AggregatorId, tls_key: bytes = b"") -> bytes:
+        del to, tls_key
         return b""
 
-    async def hear_answer(self, peer: AggregatorId, said: bytes, asked: float) -> None:
-        del peer
+    def check_answerer(self, peer: AggregatorId, said: bytes, called: bytes, tls_key: bytes = b"") -> None:
+        del peer, said, called, tls_key
+
+    async def hear_answer(
+        self, peer: AggregatorId, said: bytes, asked: float, called: bytes = b"", tls_key: bytes = b""
+    ) -> None:
+        del peer, called, tls_key
 
         self.skew = Skew.of(decode_greeting(said).time_ms / 1000, asked, self.now()) if said else None
 

@@ -357,7 +357,15 @@ def move_store(source: Path, target: Path) -> None:
     help="Bring a store in PostgreSQL up to the tables of this version first; refused while a process of an older "
     "version serves it. A store in a file is brought up at every start.",
 )
-def serve(config: Path, roles: str | None, accept_failover: bool, restored: bool, migrate: bool) -> None:
+@click.option(
+    "--clock-is-right",
+    is_flag=True,
+    help="This machine's clock is right, though the store was last acted on more than [limits] largest_skew_s ago and "
+    "not all peers can be asked. Without it nothing is given up, deleted or refused for good until they agree.",
+)
+def serve(
+    config: Path, roles: str | None, accept_failover: bool, restored: bool, migrate: bool, clock_is_right: bool
+) -> None:
     """Serve devices and the other aggregators until SIGTERM or Ctrl-C.
 
     Prints one JSON line ("event": "ready") on standard output once it listens, with the ports it is bound to; logs go
@@ -373,6 +381,7 @@ def serve(config: Path, roles: str | None, accept_failover: bool, restored: bool
         accept_failover=accept_failover,
         restored=restored,
         migrate=migrate,
+        clock_is_right=clock_is_right,
     )
 
 

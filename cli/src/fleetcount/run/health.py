@@ -4,10 +4,10 @@ Also what such a server says on the pages of its [metrics] listen. Reads one lin
 it must load nothing else, for it runs every few seconds.
 """
 
-import http.client
 import json
 import os
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -16,13 +16,15 @@ import click
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import split_listener
 from fleetcount_transport.settings import overridden
+from fleetcount_transport.strangers import Answer, NoAnswerError, ask
 from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.command.base import JSON, CannotReachError, CheckFailedError, StrictCommand, show
 
 _WAIT_S: Final = 5.0
+"""Seconds for a whole page, to its last byte."""
 _MOST_BYTES: Final = 4 * 2**20
-_SAID: Final = (http.client.OK, http.client.SERVICE_UNAVAILABLE)
+_SAID: Final = (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE)
 """/readyz says with 503 what is not ready."""
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked, not bound.
 
@@ -79,11 +81,10 @@ def ask_page(listen: str, path: str) -> dict[str, Any] | None:
     answer = _answer(listen, path)
     if answer is None:
         return None
-    status, body = answer
-    if status == http.client.BAD_REQUEST:
-        return {"error": body.decode("utf-8", "replace").strip()}
+    if answer.status == HTTPStatus.BAD_REQUEST:
+        return {"error": answer.content.decode("utf-8", "replace").strip()}
     try:
-        found = json.loads(body)
+        found = json.loads(answer.content)
     except ValueError:
         return None
     return found if isinstance(found, dict) else None
@@ -92,23 +93,20 @@ def ask_page(listen: str, path: str) -> dict[str, Any] | None:
 def ask_bytes(listen: str, path: str) -> bytes | None:
     """Return what a server says on a page, None if none answers or it has no such page; where as `ask_page`."""
     answer = _answer(listen, path)
-    return None if answer is None or answer[0] not in _SAID else answer[1]
+    return None if answer is None or answer.status not in _SAID else answer.content
 
 
-def _answer(listen: str, path: str) -> tuple[int, bytes] | None:
+def _answer(listen: str, path: str) -> Answer | None:
     host, port = split_listener(listen)
     if port == 0:
         return None
-    # Straight to it, whatever proxies the environment names.
-    connection = http.client.HTTPConnection(_LOOPBACK.get(host, host), port, timeout=_WAIT_S)
+    asked = _LOOPBACK.get(host, host)
+    url = f"http://[{asked}]:{port}{path}" if ":" in asked else f"http://{asked}:{port}{path}"
     try:
-        connection.request("GET", path)
-        answer = connection.getresponse()
-        return answer.status, answer.read(_MOST_BYTES)
-    except (OSError, http.client.HTTPException):
+        # Straight to it, whatever proxies the environment names.
+        return ask(url, total_s=_WAIT_S, most_bytes=_MOST_BYTES, direct=True)
+    except NoAnswerError:
         return None
-    finally:
-        connection.close()
 
 
 def waits_here(listen: str) -> dict[str, str]:

@@ -18,9 +18,10 @@ from fleetcount.command.base import StrictCommand
 def relay(config: Path) -> None:
     """Carry reports of many devices to aggregators in large batches, and the receipts back, until SIGTERM or Ctrl-C.
 
-    A relay can read neither reports nor receipts and keeps nothing: devices send again what has no receipt. It
-    prints one JSON line ("event": "ready") on standard output once it listens; logs go to standard error. SIGTERM
-    finishes what is under way and exits with 0; SIGHUP reads [log] level again, and nothing else.
+    A relay can read neither reports nor receipts and keeps nothing but the newest deny list: devices send again what
+    has no receipt. It prints one JSON line ("event": "ready") on standard output once it listens; logs go to
+    standard error. SIGTERM finishes what is under way and exits with 0; SIGHUP reads [log] level again, and nothing
+    else.
     """
     settings = load_relay_config(config)
     configure(settings.log.level, "relay", lambda: load_relay_config(config).log.level)

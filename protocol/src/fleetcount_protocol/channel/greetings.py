@@ -1,11 +1,13 @@
-"""Greetings: the metadata of every call between aggregators: the caller's time and its signed start epoch.
+"""Greetings: the metadata of every call between aggregators: the sender's time and its start epoch, signed.
 
-Each start of an aggregator has an epoch: a number that increases, and random bytes that distinguish two starts with one
-number. A peer that knows a newer epoch can prove to an older process that it is outdated; the signature prevents forged
-epochs. It must not read clocks, files or headers, nor decide about a call (docs/wire.md, "Greetings").
+A greeting proves that its sender holds the signing key of an aggregator: it is signed for one call, whose challenge the
+caller chose, and for the key of the caller's TLS certificate, so that nobody between the two can use it. Each start of
+an aggregator has an epoch: a number that increases, and random bytes that distinguish two starts with one number. A
+peer that knows a newer epoch can prove to an older process that it is outdated; the signature prevents forged epochs.
+It must not read clocks, files or headers, nor decide about a call (docs/wire.md, "Greetings").
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -17,9 +19,13 @@ from fleetcount_protocol.limits import ED25519_SIGNATURE_BYTES, MAX_TERM, MAX_UN
 from fleetcount_protocol.window.signing import TrustedAggregator, verify_ed25519
 
 EPOCH_LABEL: Final = b"FCEPOC01"
+GREETING_LABEL: Final = b"FCGREE01"
 TAG_BYTES: Final = 8
+CHALLENGE_BYTES: Final = 16
 _EPOCH_BYTES: Final = 8 + TAG_BYTES + ED25519_SIGNATURE_BYTES
-_LARGEST: Final = 8 + 2 * (1 + _EPOCH_BYTES)
+_LARGEST: Final = 8 + 2 * (1 + _EPOCH_BYTES) + CHALLENGE_BYTES + ED25519_SIGNATURE_BYTES
+_NO_CHALLENGE: Final = bytes(CHALLENGE_BYTES)
+_NO_SIGNATURE: Final = bytes(ED25519_SIGNATURE_BYTES)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -60,14 +66,18 @@ def verify_epoch(epoch: Epoch, of: TrustedAggregator) -> None:
     Raises:
         SignatureError: the signature verifies under no such key.
     """
-    message, what = _signed_bytes(of.aggregator_id, epoch.number, epoch.tag), f"signature under epoch {epoch.number}"
+    message = _signed_bytes(of.aggregator_id, epoch.number, epoch.tag)
+    _verify(of, epoch.signature, message, f"signature under epoch {epoch.number}")
+
+
+def _verify(of: TrustedAggregator, signature: bytes, message: bytes, what: str) -> None:
     for key in of.keys[:-1]:
         try:
-            verify_ed25519(key, epoch.signature, message, what)
+            verify_ed25519(key, signature, message, what)
         except SignatureError:
             continue
         return
-    verify_ed25519(of.keys[-1], epoch.signature, message, what)
+    verify_ed25519(of.keys[-1], signature, message, what)
 
 
 def decode_epoch(data: bytes) -> Epoch:
@@ -83,21 +93,64 @@ def decode_epoch(data: bytes) -> Epoch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Greeting:
-    """The sender's time in milliseconds since the Unix epoch (1970), and its own start epoch.
+class Meeting:
+    """One call between two aggregators, which the greetings with it and with its answer are signed for.
 
-    `known` is the newest start epoch of the receiver that the sender knows, None if it knows none.
+    `tls_key` is the digest of the caller's public key in TLS (`key_digest`), as each of the two sees it; empty without
+    TLS.
+    """
+
+    caller: AggregatorId
+    callee: AggregatorId
+    tls_key: bytes
+
+    def signed_bytes(self, greeting: "Greeting", *, is_answer: bool) -> bytes:
+        """Return what the sender of a greeting signs: the callee's with its answer, else the caller's."""
+        return (
+            GREETING_LABEL
+            + uint(int(is_answer), 1)
+            + text_bytes(self.caller)
+            + text_bytes(self.callee)
+            + uint(len(self.tls_key), 1)
+            + self.tls_key
+            + greeting.encode()[:-ED25519_SIGNATURE_BYTES]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Greeting:
+    """The sender's time in milliseconds since the Unix epoch (1970), its own start epoch, and its signature.
+
+    `known` is the newest start epoch of the receiver that the sender knows, None if it knows none. `challenge` is 16
+    random bytes of the caller's, which an answer repeats; `signature` is over the `Meeting`, not verified yet.
     """
 
     time_ms: int
     epoch: Epoch
     known: Epoch | None = None
+    challenge: bytes = _NO_CHALLENGE
+    signature: bytes = _NO_SIGNATURE
 
     def encode(self) -> bytes:
-        """Return its bytes, at most 170."""
+        """Return its bytes, at most 250."""
         known = b"" if self.known is None else self.known.encode()
         own = self.epoch.encode()
-        return uint(self.time_ms, 8) + uint(len(own), 1) + own + uint(len(known), 1) + known
+        said = uint(self.time_ms, 8) + uint(len(own), 1) + own + uint(len(known), 1) + known
+        return said + self.challenge + self.signature
+
+
+def sign_greeting(greeting: Greeting, meeting: Meeting, key: Ed25519PrivateKey, *, is_answer: bool) -> Greeting:
+    """Return the greeting with its sender's signature for a call."""
+    return replace(greeting, signature=key.sign(meeting.signed_bytes(greeting, is_answer=is_answer)))
+
+
+def verify_greeting(greeting: Greeting, meeting: Meeting, of: TrustedAggregator, *, is_answer: bool) -> None:
+    """Accept a greeting that its sender has signed for this call with one of its present or former keys.
+
+    Raises:
+        SignatureError: the signature verifies under no such key.
+    """
+    _verify(of, greeting.signature, meeting.signed_bytes(greeting, is_answer=is_answer), "signature under a greeting")
 
 
 def decode_greeting(data: bytes) -> Greeting:
@@ -110,5 +163,12 @@ def decode_greeting(data: bytes) -> Greeting:
     time_ms = reader.count(8, 0, 1000 * MAX_UNIX_TIME)
     epoch = decode_epoch(reader.sized(1, _EPOCH_BYTES, _EPOCH_BYTES))
     known = reader.sized(1, 0, _EPOCH_BYTES)
+    challenge, signature = reader.take(CHALLENGE_BYTES), reader.take(ED25519_SIGNATURE_BYTES)
     reader.finish()
-    return Greeting(time_ms=time_ms, epoch=epoch, known=decode_epoch(known) if known else None)
+    return Greeting(
+        time_ms=time_ms,
+        epoch=epoch,
+        known=decode_epoch(known) if known else None,
+        challenge=challenge,
+        signature=signature,
+    )

@@ -10,6 +10,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fleetcount_protocol.clock import LARGEST_LEAD_S
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.layout import Reader, text_bytes, uint
@@ -127,6 +128,16 @@ def verify_key_list(signed: SignedKeyList, aggregator: Aggregator, trusted: Trus
     what = f"signature of {listed} under its key list"
     issued_at = signed.key_list.issued_at
     verify_by(aggregator, trusted, signed.signature, signed.key_list.canonical, what, issued_at)
+
+
+def replaces(listed: KeyList, held: KeyList | None, now: float) -> bool:
+    """Return whether a list replaces the one that is held of its aggregator: the later one counts.
+
+    One from the future counts never, and gives way if it is held: else a list that was signed under a wrong clock
+    could not be replaced. `now` is this party's clock, Unix seconds.
+    """
+    latest = now + LARGEST_LEAD_S
+    return listed.issued_at <= latest and (held is None or not listed.issued_at <= held.issued_at <= latest)
 
 
 def check_distinct_keys(lists: Iterable[KeyList]) -> None:

@@ -35,7 +35,7 @@ class PeerServiceStub(object):
         Args:
             channel: A grpc.Channel.
         """
-        self.InstallQuestion = channel.unary_unary(
+        self.InstallQuestion = channel.stream_unary(
                 '/fleetcount_protocol.v1.PeerService/InstallQuestion',
                 request_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionRequest.SerializeToString,
                 response_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionResponse.FromString,
@@ -110,8 +110,9 @@ class PeerServiceStub(object):
 class PeerServiceServicer(object):
     """Missing associated documentation comment in .proto file."""
 
-    def InstallQuestion(self, request, context):
-        """Leader to helper: a question signed by all, the seed of its verify keys, and the orders about it so far.
+    def InstallQuestion(self, request_iterator, context):
+        """Leader to helper: a question signed by all, the seed of its verify keys, and the orders about it so far. One
+        message, after the helper's greeting in the initial metadata has proved its signing key.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -209,7 +210,7 @@ class PeerServiceServicer(object):
 
 def add_PeerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
-            'InstallQuestion': grpc.unary_unary_rpc_method_handler(
+            'InstallQuestion': grpc.stream_unary_rpc_method_handler(
                     servicer.InstallQuestion,
                     request_deserializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionRequest.FromString,
                     response_serializer=fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionResponse.SerializeToString,
@@ -291,7 +292,7 @@ class PeerService(object):
     """Missing associated documentation comment in .proto file."""
 
     @staticmethod
-    def InstallQuestion(request,
+    def InstallQuestion(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -301,8 +302,8 @@ class PeerService(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
+        return grpc.experimental.stream_unary(
+            request_iterator,
             target,
             '/fleetcount_protocol.v1.PeerService/InstallQuestion',
             fleetcount__protocol_dot_v1_dot_peer__pb2.InstallQuestionRequest.SerializeToString,

@@ -34,8 +34,10 @@ class PeerServiceStub:
     def __new__(cls, channel: _grpc.Channel) -> _Self: ...
     @_typing.overload
     def __new__(cls, channel: _aio.Channel) -> PeerServiceAsyncStub: ...
-    InstallQuestion: _grpc.UnaryUnaryMultiCallable[_peer_pb2.InstallQuestionRequest, _peer_pb2.InstallQuestionResponse]
-    """Leader to helper: a question signed by all, the seed of its verify keys, and the orders about it so far."""
+    InstallQuestion: _grpc.StreamUnaryMultiCallable[_peer_pb2.InstallQuestionRequest, _peer_pb2.InstallQuestionResponse]
+    """Leader to helper: a question signed by all, the seed of its verify keys, and the orders about it so far. One
+    message, after the helper's greeting in the initial metadata has proved its signing key.
+    """
     DeliverOrder: _grpc.UnaryUnaryMultiCallable[_peer_pb2.DeliverOrderRequest, _peer_pb2.DeliverOrderResponse]
     """Any aggregator to any other: an order about a question."""
     ProposeBatch: _grpc.UnaryUnaryMultiCallable[_peer_pb2.ProposeBatchRequest, _peer_pb2.ProposeBatchResponse]
@@ -65,8 +67,10 @@ class PeerServiceStub:
 @_typing.type_check_only
 class PeerServiceAsyncStub(PeerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
-    InstallQuestion: _aio.UnaryUnaryMultiCallable[_peer_pb2.InstallQuestionRequest, _peer_pb2.InstallQuestionResponse]  # type: ignore[assignment]
-    """Leader to helper: a question signed by all, the seed of its verify keys, and the orders about it so far."""
+    InstallQuestion: _aio.StreamUnaryMultiCallable[_peer_pb2.InstallQuestionRequest, _peer_pb2.InstallQuestionResponse]  # type: ignore[assignment]
+    """Leader to helper: a question signed by all, the seed of its verify keys, and the orders about it so far. One
+    message, after the helper's greeting in the initial metadata has proved its signing key.
+    """
     DeliverOrder: _aio.UnaryUnaryMultiCallable[_peer_pb2.DeliverOrderRequest, _peer_pb2.DeliverOrderResponse]  # type: ignore[assignment]
     """Any aggregator to any other: an order about a question."""
     ProposeBatch: _aio.UnaryUnaryMultiCallable[_peer_pb2.ProposeBatchRequest, _peer_pb2.ProposeBatchResponse]  # type: ignore[assignment]
@@ -97,10 +101,12 @@ class PeerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
     def InstallQuestion(
         self,
-        request: _peer_pb2.InstallQuestionRequest,
+        request_iterator: _MaybeAsyncIterator[_peer_pb2.InstallQuestionRequest],
         context: _ServicerContext,
     ) -> _typing.Union[_peer_pb2.InstallQuestionResponse, _abc.Awaitable[_peer_pb2.InstallQuestionResponse]]:
-        """Leader to helper: a question signed by all, the seed of its verify keys, and the orders about it so far."""
+        """Leader to helper: a question signed by all, the seed of its verify keys, and the orders about it so far. One
+        message, after the helper's greeting in the initial metadata has proved its signing key.
+        """
 
     @_abc_1.abstractmethod
     def DeliverOrder(

@@ -18,6 +18,8 @@ from fleetcount_site.console.tables import body, parts
 from fleetcount_site.pages import page
 
 _READ_EVERY_S: Final = 3.0
+_END_S: Final = 5.0
+"""Seconds in which a reading under way may end; the process does not wait for it longer."""
 _UNCACHED: Final = {"cache-control": "no-store"}
 
 
@@ -38,7 +40,7 @@ class LatestState:
 
     def __exit__(self, *_: object) -> None:
         self._ends.set()
-        self._thread.join()
+        self._thread.join(_END_S)
 
     def _run(self) -> None:
         while not self._ends.wait(self._every_s):

@@ -14,7 +14,7 @@ from starlette.routing import Route
 
 from fleetcount_site.pages import MAP_SCRIPTS, RECORD_SCRIPTS, page
 from fleetcount_site.serving import secured
-from fleetcount_site.watch.board import MOST_READERS, Board
+from fleetcount_site.watch.board import Board, BoardFullError
 from fleetcount_site.watch.events import EventWriter
 
 SCRIPTS: Final = (*MAP_SCRIPTS, *RECORD_SCRIPTS, "watch-cards.js", "watch.js")
@@ -87,12 +87,14 @@ def watch_app(board: Board, teller: EventWriter) -> Starlette:
         return HTMLResponse(text)
 
     async def events(request: Request) -> Response:
-        if board.readers >= MOST_READERS:
-            full = f"{MOST_READERS} pages follow already; close one\n"
-            return PlainTextResponse(full, status_code=503, headers={"retry-after": "5"})
-        last = request.headers.get("last-event-id", "")[:_LONGEST_ID]
+        stream = board.follow(request.headers.get("last-event-id", "")[:_LONGEST_ID])
+        try:
+            # The first text takes the place on the board: later there is no other answer to give.
+            first = await anext(stream)
+        except BoardFullError as error:
+            return PlainTextResponse(f"{error}\n", status_code=503, headers={"retry-after": "5"})
         headers = {"cache-control": "no-store"}
-        return StreamingResponse(_encoded(board.follow(last)), media_type="text/event-stream", headers=headers)
+        return StreamingResponse(_encoded(first, stream), media_type="text/event-stream", headers=headers)
 
     async def report(request: Request) -> Response:
         seen = await run_in_threadpool(teller.example)
@@ -110,6 +112,7 @@ def watch_app(board: Board, teller: EventWriter) -> Starlette:
     )
 
 
-async def _encoded(texts: AsyncIterator[str]) -> AsyncIterator[bytes]:
+async def _encoded(first: str, texts: AsyncIterator[str]) -> AsyncIterator[bytes]:
+    yield first.encode()
     async for text in texts:
         yield text.encode()

@@ -46,16 +46,21 @@ Name = Callable[[_Context], Identity]
 """Returns the identity of a call's caller, from gRPC's servicer context; raises `ForeignError`."""
 
 
-def certified(purposes: frozenset[Purpose], denies: Callable[[bytes], bool] = lambda _: False) -> Name:
+def certified(
+    purposes: frozenset[Purpose],
+    denies: Callable[[bytes], bool] = lambda _: False,
+    now: Callable[[], float] = time.time,
+) -> Name:
     """Return the function that identifies callers by the keys of their certificates.
 
     It refuses (`ForeignError`) a certificate of another purpose, one that has ended since the handshake, and one whose
-    key `denies` refuses. From a relay it accepts a pseudonym of the device that the relay acts for.
+    key `denies` refuses; `now` returns the time, Unix seconds. From a relay it accepts a pseudonym of the device that
+    the relay acts for.
     """
 
     def name(context: _Context) -> Identity:
         caller = caller_of(context)
-        if not caller.may(purposes, time.time()) or denies(caller.key):
+        if not caller.may(purposes, now()) or denies(caller.key):
             raise ForeignError("certificate")
         carried = dict(context.invocation_metadata() or ()).get(CARRIED_HEADER, "")
         if caller.purpose is not Purpose.RELAY or len(carried) > _CARRIED_CHARACTERS:
@@ -109,11 +114,18 @@ class GrpcAdmission:
         self._at_once = at_once
         self._turns: WeakValueDictionary[tuple[Identity, str], asyncio.Semaphore] = WeakValueDictionary()
 
-    def unary(self, answer: One, name: Name, *, first_alone: bool = False) -> "grpc.RpcMethodHandler[bytes, bytes]":
+    def unary(
+        self,
+        answer: One,
+        name: Name,
+        *,
+        first_alone: bool = False,
+        first: Callable[[Call], Awaitable[None]] | None = None,
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """Return the handler of a call with one message, for which it waits `idle_s` at most.
 
         With `first_alone` only one such call per connection of an unknown identity is read at a time: calls behind one
-        with an invalid signature are refused unread.
+        with an invalid signature are refused unread. `first` is done before the message is waited for.
 
         It is implemented as a stream, which its caller cannot tell from a unary call: gRPC's unary handler would read
         the message before it knows the caller, and wait without limit for the message and for the answer to be read.
@@ -125,6 +137,8 @@ class GrpcAdmission:
             turn = call.who, call.context.peer() if alone else ""
             async with self._turns.setdefault(turn, asyncio.Semaphore(1 if alone else self._at_once)):
                 self.admission.check(call.who)  # Others of its calls may have failed while this one waited.
+                if first is not None:
+                    await first(call)
                 request = await self._message(requests, call)
                 with call.hold(len(request)):
                     await call.write(await answer(request, call))
