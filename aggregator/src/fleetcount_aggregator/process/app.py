@@ -118,6 +118,8 @@ async def serve(
         if config.store.url is not None:
             await _serve_replica(config, context, store, roles, stop)
             return
+        if await store.latest_time() is None:
+            await store.note_time(context.host.now())  # It has no past: this is its beginning.
         core = Core.of(context)
         await context.questions.load(context.windows)
         await context.windows.load(context.questions)

@@ -23,7 +23,9 @@ from fleetcount_aggregator.storage.rows import (
     ACTIVE,
     WINDOW,
     check_ended,
+    count_rows,
     ledger_row,
+    note_forgotten,
     read_window,
     window_holds,
     window_row,
@@ -152,6 +154,9 @@ def forget_windows(db: SealedDatabase, window_ids: Sequence[WindowId]) -> Sequen
         db.executemany(f"DELETE FROM {table} WHERE window_id = ?", [(one,) for one in gone])  # noqa: S608 - constants
     for question_id in questions:
         _forget_question(db, question_id)
+    if gone:
+        note_forgotten(db)
+        count_rows(db, "questions", "question_notes")
     return gone
 
 

@@ -3,8 +3,9 @@
 The digests stay of a window's reports: without any share, sorted in one file and not in memory. With them, a late
 repeat of the same bytes still gets its receipt. Written once and never changed.
 
-    file      "FCDIGST1" | window id | u64 count | crc32 of what is before it
+    file      "FCDIGST2" | window id | u64 count | crc32 of what is before it
     record    report id | u8 round | certificate digest | instalment digest | u8 1 if the report is in the set, else 0
+    end       crc32 of the records; a file that begins with "FCDIGST1" has none
 """
 
 import os
@@ -22,7 +23,8 @@ from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.file_frames import FileFrames, FileReader, load_file, unload_file
 from fleetcount_aggregator.storage.frames import RECORD_BYTES, HeldDigest, LogState, RawFrame, find_record
 
-_MAGIC: Final = b"FCDIGST1"
+_MAGIC: Final = b"FCDIGST2"
+_WITHOUT_END: Final = b"FCDIGST1"
 _HEADER: Final = struct.Struct("<8s32sQ")
 _CRC_BYTES: Final = 4
 _HEADER_BYTES: Final = _HEADER.size + _CRC_BYTES
@@ -59,10 +61,13 @@ class DigestFile:
             descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             with os.fdopen(descriptor, "wb") as file:
                 file.write(header + zlib.crc32(header).to_bytes(_CRC_BYTES, "little"))
+                crc = 0
                 for block in blocks:
+                    crc = zlib.crc32(block, crc)
                     file.write(block)
                 if file.tell() != _HEADER_BYTES + count * RECORD_BYTES:
                     raise StoreError(f"{self._path}: the digests of its instalments are not there")
+                file.write(crc.to_bytes(_CRC_BYTES, "little"))
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(self._path)
@@ -90,6 +95,21 @@ class DigestFile:
 
             return find_record(self._count(file.read(_HEADER_BYTES)), record_at, report_id, round_number)
 
+    def check(self) -> str:
+        """Return what is damaged of the file, "" for nothing."""
+        crc, at = 0, 0
+        try:
+            for block in self.records():
+                crc, at = zlib.crc32(block, crc), at + len(block)
+            with self._path.open("rb") as file:
+                has_end = file.read(len(_MAGIC)) == _MAGIC
+                file.seek(_HEADER_BYTES + at)
+                end = file.read(_CRC_BYTES + 1)
+        except (OSError, StoreError) as error:
+            return str(error)
+        is_whole = end == (crc.to_bytes(_CRC_BYTES, "little") if has_end else b"")
+        return "" if is_whole else f"{self._path} is not what was written"
+
     def records(self) -> Iterator[bytes]:
         """See `EndedDigests.records`."""
         if not self.exists():
@@ -107,7 +127,7 @@ class DigestFile:
         if len(data) != _HEADER_BYTES or zlib.crc32(data[:-_CRC_BYTES]) != int.from_bytes(data[-_CRC_BYTES:], "little"):
             raise StoreError(f"{self._path} is damaged at byte 0")
         magic, window_id, count = _HEADER.unpack(data[:-_CRC_BYTES])
-        if magic != _MAGIC or window_id != self._window_id:
+        if magic not in (_MAGIC, _WITHOUT_END) or window_id != self._window_id:
             raise StoreError(f"{self._path} is of another kind or window")
         return int(count)
 

@@ -60,11 +60,14 @@ def read_at(descriptor: int, path: Path, offset: int, count: int) -> bytes:
 class LogScan:
     """One reading of a log, as a context: `expected`, then `frames` once through, then `end`.
 
+    With `parts` those of every frame are opened: else they are where they are loaded.
+
     Raises:
         StoreError: on entering, if the file is of another kind, window or key; from `frames`, if it is damaged.
     """
 
-    def __init__(self, path: Path, window_id: WindowId, log_key: bytes) -> None:
+    def __init__(self, path: Path, window_id: WindowId, log_key: bytes, *, parts: bool = False) -> None:
+        self._parts = parts
         self.expected = 0
         """Instalments that make a report complete; 0 if not even the file's header is whole."""
         self.end = 0
@@ -118,12 +121,13 @@ class LogScan:
                 self._check_torn(offset, head.sequence, is_short=is_short)
                 return
             # Parts that are damaged, and not torn, are named when they are loaded, as in the groups before.
-            if (
-                head.group == last_group
-                and not self._parts_open(offset, head, seal, columns)
-                and (is_short or self._lacks_a_sector(offset))
-            ):
-                return
+            is_last = head.group == last_group
+            if (is_last or self._parts) and not self._parts_open(offset, head, seal, columns):
+                if is_last and (is_short or self._lacks_a_sector(offset)):
+                    return
+                if self._parts:
+                    what = f"the parts of frame {head.sequence} are not what was written"
+                    raise damaged_at(self._path, offset, what)
             self.end = offset + head.frame_bytes
             yield ReadFrame(offset, head, columns)
 

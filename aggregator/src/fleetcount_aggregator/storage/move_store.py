@@ -31,7 +31,7 @@ from fleetcount_aggregator.storage.frames import RECORD_BYTES, LogBackend, RawFr
 from fleetcount_aggregator.storage.log_format import FrameHead
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.report_index import ReportIndex
-from fleetcount_aggregator.storage.schema import MOVED, MOVING, RESTORED, SERVING, TABLES, TableColumns
+from fleetcount_aggregator.storage.schema import MOVED, MOVING, RESTORED, SERVING, TABLES, TableColumns, read_standing
 
 
 class LaneJoiner:
@@ -250,7 +250,7 @@ def _any_standing(_place: str, _standing: str) -> None:
 
 
 def _standing(engine: Engine) -> str:
-    return str(engine.read(lambda db: db.execute("SELECT standing FROM instance").fetchone()[0]))
+    return engine.read(read_standing)
 
 
 def _stand(engine: Engine, standing: str) -> None:

@@ -39,7 +39,15 @@ from fleetcount_aggregator.storage.postgres import (
     one_line,
 )
 from fleetcount_aggregator.storage.postgres_backend import PostgresBackend
-from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_known, check_standing, check_version, made_as
+from fleetcount_aggregator.storage.schema import (
+    POSTGRES,
+    SERVING,
+    check_known,
+    check_standing,
+    check_version,
+    made_as,
+    read_standing,
+)
 
 _WRITE_S: Final = 10.0
 """How often the file is written while the log grows; a process that dies remembers that much less."""
@@ -168,7 +176,7 @@ class PostgresEngine:
             engine._bring_up(migrate=migrate, made=made)
             engine._writer.connection()
             engine._remember_server()
-            standing(engine.place, engine.read(lambda db: db.execute("SELECT standing FROM instance").fetchone()[0]))
+            standing(engine.place, engine.read(read_standing))
             if alone and not engine.stand():
                 raise StoreError(f"{engine.place} is locked: another aggregator process leads on this database")
             opened.pop_all()

@@ -13,7 +13,7 @@ from fleetcount_aggregator.storage.data_keys import DataKeys
 from fleetcount_aggregator.storage.database import DECIDED, NOTES, QUESTION, Changed, SealedDatabase
 from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
 from fleetcount_aggregator.storage.row_types import DecidedWindow, QuestionRow, WindowRow
-from fleetcount_aggregator.storage.rows import install_window
+from fleetcount_aggregator.storage.rows import count_rows, install_window
 
 
 def install_question(db: SealedDatabase, row: QuestionRow, notes: Mapping[str, bytes]) -> QuestionRow:
@@ -29,6 +29,7 @@ def install_question(db: SealedDatabase, row: QuestionRow, notes: Mapping[str, b
         db.changes.append((Changed.QUESTION, row.question_id))
         for name, note in notes.items():
             note_question(db, row.question_id, name, note)
+        count_rows(db, "questions")
     held = db.execute(f"{QUESTION.select} WHERE question_id = ?", (row.question_id,)).fetchone()
     return _question_row(QUESTION.checked(db, held))
 
@@ -54,6 +55,7 @@ def archive_question(db: SealedDatabase, question_id: QuestionId, end: int, drop
     row = db.execute(f"{QUESTION.select} WHERE question_id = ?", (question_id,)).fetchone()
     db.execute(QUESTION.update, QUESTION.updating(db, *QUESTION.checked(db, row)[:-2], end))
     db.execute("DELETE FROM question_notes WHERE question_id = ? AND name LIKE ?", (question_id, f"{dropped}%"))
+    count_rows(db, "question_notes")
 
 
 def _held(db: SealedDatabase) -> Sequence[Sequence[Any]]:
@@ -79,6 +81,7 @@ def note_question(db: SealedDatabase, question_id: QuestionId, name: str, note: 
         f"{NOTES.insert} ON CONFLICT (question_id, name) DO UPDATE SET note = excluded.note, seal = excluded.seal",
         NOTES.sealed(db, question_id, name, note),
     )
+    count_rows(db, "question_notes")
     db.changes.append((Changed.QUESTION, question_id))
 
 

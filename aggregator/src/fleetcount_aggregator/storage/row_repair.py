@@ -41,10 +41,21 @@ from fleetcount_aggregator.storage.database import (
     row_pages,
 )
 from fleetcount_aggregator.storage.errors import Damage, StoreError
+from fleetcount_aggregator.storage.missing_rows import DRAWN, every_gap
 from fleetcount_aggregator.storage.question_rows import decide_windows
 from fleetcount_aggregator.storage.row_types import DecidedWindow, LedgerRow, Lifecycle, WindowRow
-from fleetcount_aggregator.storage.rows import ACTIVE, add_debit, install_window
-from fleetcount_aggregator.storage.schema import RESTORED, SERVING
+from fleetcount_aggregator.storage.rows import (
+    ACTIVE,
+    COUNTED,
+    DEBITS,
+    add_debit,
+    count_rows,
+    install_window,
+    note_forgotten,
+    put_counter,
+    read_ledger_rows,
+)
+from fleetcount_aggregator.storage.schema import RESTORED, SERVING, read_standing
 
 _SEEMS_AT_REST: Final = "rest < 0 OR rest > 2 OR (rest IN (1, 2) AND expiry <= 0)"
 _WORKED: Final = f"SELECT window_id FROM windows WHERE {ACTIVE}"  # noqa: S608 - constant
@@ -69,7 +80,9 @@ def damage_at_start(db: SealedDatabase) -> list[Damage]:
 
 def every_damage(db: SealedDatabase) -> list[Damage]:
     """Return everything that is damaged; some 3 us a row."""
-    return [*(damage for one in SEALED for damage in _damaged(db, one)), *_gone(db)]
+    found = [*(damage for one in SEALED for damage in _damaged(db, one)), *_gone(db)]
+    # A row that is damaged in its key is another row than the one that is named, and is told of once.
+    return [*found, *every_gap(db)]
 
 
 def _damaged(db: SealedDatabase, one: SealedTable) -> Iterator[Damage]:
@@ -116,8 +129,6 @@ def _gone(db: SealedDatabase) -> list[Damage]:
 
 Debit = Callable[[bytes], LedgerRow]
 """The debit of a window by its bytes."""
-_DRAWN: Final = ("commit", "sign", "release")
-"""The steps after which a window has cost what it costs, one of which it keeps for good if it is signed or released."""
 
 
 def canonical_of(db: SealedDatabase, window_id: WindowId) -> bytes | None:
@@ -170,6 +181,7 @@ def end_window(db: SealedDatabase, window_id: WindowId, reason: str, debit: Ledg
     db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, window_id, Lifecycle.ACTIVE.value, 0, 0))
     db.execute("UPDATE windows SET verify_key = ? WHERE window_id = ?", (b"", window_id))
     _debit(db, debit)
+    note_forgotten(db)
     db.changes.append((Changed.WINDOW, window_id))
     return state
 
@@ -186,9 +198,9 @@ def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
     done += [f"forgot the counter of {named}" for named in _drop_damaged(db, COUNTERS)]
     lost = _drop_damaged(db, LEDGER)
     if lost:
-        marks = ", ".join("?" for _ in _DRAWN)
+        marks = ", ".join("?" for _ in DRAWN)
         query = f"SELECT DISTINCT window_id FROM steps WHERE passing = 0 AND name IN ({marks})"  # noqa: S608 - constant
-        charged = [row[0] for row in db.execute(query, _DRAWN).fetchall()]
+        charged = [row[0] for row in db.execute(query, DRAWN).fetchall()]
         # One that was aborted keeps no step of its draw for long: there the debit itself says whose it was.
         known = [row[0] for row in db.execute("SELECT window_id FROM windows").fetchall()]
         charged += [one for one in known if one.hex() in lost]
@@ -196,6 +208,9 @@ def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
             canonical = canonical_of(db, WindowId(window_id))
             if canonical is not None and _debit(db, debit_of(canonical)):
                 done.append(f"wrote the debit of window {window_id.hex()} again")
+    put_counter(db, DEBITS, read_ledger_rows(db))
+    note_forgotten(db)
+    count_rows(db, *COUNTED)
     return done
 
 
@@ -226,7 +241,7 @@ def _debit(db: SealedDatabase, debit: LedgerRow) -> bool:
 
 def is_restored(db: SealedDatabase) -> bool:
     """Return whether a store was put back, and windows of it may have ended elsewhere since."""
-    return bool(db.execute("SELECT standing FROM instance").fetchone()[0] == RESTORED)
+    return read_standing(db) == RESTORED
 
 
 def take_up_ended(db: SealedDatabase, window: WindowRow | None, windows: Sequence[DecidedWindow]) -> None:

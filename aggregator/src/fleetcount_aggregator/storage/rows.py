@@ -76,8 +76,11 @@ ACTIVE: Final = f"(rest = {Lifecycle.ACTIVE.value} OR state IN ({_UNFINISHED}))"
 """Which windows there is something to do for: those that have not ended, whatever else is said of them."""
 TIME: Final = "time"
 """The latest time at which the store was acted on (`Store.note_time`), Unix seconds."""
-_DEBITS: Final = "debits"
+DEBITS: Final = "debits"
 """The counter of all debits, those that are forgotten too: what peers compare with what they have seen."""
+FORGOTTEN: Final = "forgotten debits"
+COUNTED: Final = ("marks", "epochs", "questions", "question_notes")
+"""The tables whose number of rows is a counter: nothing else would say that one is gone."""
 WINDOW: Final = f"SELECT {WINDOWS.names}, canonical, canonical_seal, verify_key FROM windows"  # noqa: S608 - constant
 
 
@@ -426,7 +429,7 @@ def add_debit(db: SealedDatabase, row: LedgerRow) -> None:
     place = read_ledger_rows(db)
     columns = (row.window_id, row.signal, row.opens, row.closes, row.epsilon, row.debited_at, place)
     db.execute(LEDGER.insert, LEDGER.sealed(db, *columns, normal_signal(row.signal)))
-    put_counter(db, _DEBITS, place + 1)
+    put_counter(db, DEBITS, place + 1)
 
 
 def put_counter(db: SealedDatabase, name: str, value: int) -> None:
@@ -437,6 +440,38 @@ def put_counter(db: SealedDatabase, name: str, value: int) -> None:
     )
 
 
+def counted_rows(table: str) -> str:
+    """Return the name of the counter of a table's rows."""
+    return f"rows of {table}"
+
+
+def count_rows(db: SealedDatabase, *tables: str) -> None:
+    """Write how many rows tables of `COUNTED` have now; to be called wherever one comes or goes."""
+    for table in tables:
+        found = int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 - names of `COUNTED`
+        put_counter(db, counted_rows(table), found)
+
+
+def count_first(db: SealedDatabase) -> None:
+    """Count all tables of `COUNTED` in a store of a version that did not count them, and its debits."""
+    if all(read_counter(db, counted_rows(table)) is None for table in COUNTED):
+        count_rows(db, *COUNTED)
+        if read_counter(db, DEBITS) is not None:
+            note_forgotten(db)
+
+
+def note_forgotten(db: SealedDatabase) -> None:
+    """Write how many debits are forgotten: those that were ever written and are not there by now."""
+    found = int(db.execute("SELECT count(*) FROM ledger").fetchone()[0])
+    put_counter(db, FORGOTTEN, read_ledger_rows(db) - found)
+
+
+def read_counter(db: SealedDatabase, name: str) -> int | None:
+    """Return a counter; None if there is none, or it is damaged."""
+    row = db.execute(f"{COUNTERS.select} WHERE name = ?", (name,)).fetchone()
+    return int(row[1]) if row is not None and COUNTERS.holds(db, row) else None
+
+
 def read_latest_time(db: SealedDatabase) -> int | None:
     """See `Store.latest_time`."""
     row = db.execute(f"{COUNTERS.select} WHERE name = ?", (TIME,)).fetchone()
@@ -445,9 +480,8 @@ def read_latest_time(db: SealedDatabase) -> int | None:
 
 def read_ledger_rows(db: SealedDatabase) -> int:
     """See `Store.ledger_rows`. With a damaged counter at least what is there counts."""
-    row = db.execute(f"{COUNTERS.select} WHERE name = ?", (_DEBITS,)).fetchone()
-    if row is not None and COUNTERS.holds(db, row):
-        return int(row[1])
+    if (known := read_counter(db, DEBITS)) is not None:
+        return known
     return int(db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM ledger").fetchone()[0])
 
 
@@ -471,6 +505,7 @@ def raise_high_water(db: SealedDatabase, peer: AggregatorId, ledger_rows: int) -
             f"{MARKS.insert} ON CONFLICT (peer) DO UPDATE SET ledger_rows = excluded.ledger_rows, seal = excluded.seal",
             MARKS.sealed(db, str(peer), ledger_rows),
         )
+        count_rows(db, "marks")
 
 
 def read_high_water(db: SealedDatabase) -> Mapping[AggregatorId, int]:

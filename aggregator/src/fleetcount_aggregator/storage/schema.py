@@ -211,6 +211,18 @@ def check_readable(place: StorePlace, database: Database) -> None:
         )
 
 
+def read_standing(database: Database) -> str:
+    """Return how a store stands, by its row about itself.
+
+    Raises:
+        StoreError: the row is gone.
+    """
+    row = database.execute("SELECT standing FROM instance").fetchone()
+    if row is None:
+        raise StoreError("the row of the store about itself is missing: put back a backup")
+    return str(row[0])
+
+
 def check_standing(place: str, standing: str) -> None:
     """Refuse to serve a store that a move has not finished, or has taken elsewhere.
 

@@ -17,7 +17,7 @@ from fleetcount_transport.migrations import bring_up
 from fleetcount_aggregator.storage.database import Change, Database
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.file_backend import FileBackend
-from fleetcount_aggregator.storage.schema import SERVING, SQLITE, check_standing, check_version, made_as
+from fleetcount_aggregator.storage.schema import SERVING, SQLITE, check_standing, check_version, made_as, read_standing
 
 
 class KeyFiles:
@@ -120,7 +120,7 @@ class SqliteEngine:
             _sync_names(path.parent)
             writer = opened.enter_context(closing(_connect(path, made)))
             reader = opened.enter_context(closing(_connect(path, made)))
-            standing(str(path), writer.execute("SELECT standing FROM instance").fetchone()[0])
+            standing(str(path), _standing(path, writer))
             opened.pop_all()
         return cls(path, lock, writer, reader)
 
@@ -217,6 +217,13 @@ def _lock_file(path: Path) -> int:
         os.close(descriptor)
         raise StoreError(f"{path} is locked: another aggregator process runs on this state directory") from error
     return descriptor
+
+
+def _standing(path: Path, connection: sqlite3.Connection) -> str:
+    try:
+        return read_standing(connection)
+    except (sqlite3.Error, StoreError) as error:
+        raise StoreError(f"{path} cannot be opened as a store: {error}") from error
 
 
 def _sync_names(directory: Path) -> None:

@@ -550,7 +550,13 @@ class Store:
 
     async def note_epoch(self, name: str, epoch: bytes) -> None:
         """Remember an epoch under a name; one that is not greater, as bytes, than the one there is not stored."""
-        await self._lead(lambda db: db.execute(_NOTE, EPOCHS.sealed(db, name, epoch)))
+
+        def note(db: SealedDatabase) -> None:
+            sql.count_first(db)
+            db.execute(_NOTE, EPOCHS.sealed(db, name, epoch))
+            sql.count_rows(db, "epochs")
+
+        await self._lead(note)
 
     async def note_time(self, now: int) -> None:
         """Remember a time at which this store was acted on, Unix seconds, by a clock that is confirmed."""

@@ -1,10 +1,12 @@
-"""What of a store is damaged, what that means, and what a repair would do; for an operator. Changes nothing.
+"""What of a store is damaged or missing, what that means, and what a repair would do; for an operator. Changes nothing.
 
-Rows by their tags, data keys by whether they open, report logs of windows under way frame by frame.
+Rows by their tags and by others that name or count them, data keys and sessions' keys by whether they open, report logs
+of windows under way frame by frame and part by part, digests of ended ones by their sum.
 """
 
 import fcntl
 import os
+import struct
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -12,11 +14,16 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.ids import WindowId
+
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
-from fleetcount_aggregator.storage.data_keys import DataKeys, StoreKeys
+from fleetcount_aggregator.storage.data_keys import ChainSeal, DataKeys, StoreKeys
 from fleetcount_aggregator.storage.database import Database, SealedDatabase
 from fleetcount_aggregator.storage.errors import Damage, DamagedFrameError, StoreError
+from fleetcount_aggregator.storage.file_backend import DigestFile
 from fleetcount_aggregator.storage.file_frames import LogScan
 from fleetcount_aggregator.storage.frames import LogBackend, LogState
 from fleetcount_aggregator.storage.opening import reading, server_of
@@ -51,8 +58,51 @@ def damaged_frames(db: SealedDatabase, place: StorePlace, keys: StoreKeys) -> It
         data_keys = DataKeys(keys.at_rest, Unwritten(place.name, link), keys.former)
         missing = data_keys.take_up([one.window_id for one in states])
         yield from missing
+        yield from _chains(db, data_keys)
         without = {one.window_id for one in missing}
         yield from _of_windows(backend, data_keys, [one for one in states if one.window_id not in without])
+
+
+def _chains(db: SealedDatabase, keys: DataKeys) -> Iterator[Damage]:
+    """Yield the sessions whose keys do not open."""
+    seal = ChainSeal(keys.chain_keys, SystemRandom())
+    for session_id, chain in db.execute("SELECT session_id, chain FROM chains").fetchall():
+        try:
+            seal.open(session_id, chain)
+        except (StoreError, DecodeError, TypeError):
+            named = session_id.hex() if isinstance(session_id, bytes) else str(session_id)[:80]
+            yield Damage(table="sessions", what=f"the keys of session {named} do not open")
+
+
+def _beside(db: SealedDatabase, database: Path) -> Iterator[Damage]:
+    """Yield what is damaged or missing of the digests of ended windows, and what else lies beside the rows."""
+    there = sorted(database.parent.glob(f"{database.stem}.*.digests"))
+    for path in there:
+        if said := _digests(path):
+            yield Damage(table="digests", what=said)
+    # A log that was closed has left its digests, until they are deleted when the window is retired.
+    closed = "SELECT window_id FROM windows WHERE state IN ('released', 'aborted') AND length(verify_key) = 0"
+    for (window_id,) in db.execute(f"{closed} AND rest < 2 AND log_bytes > 0").fetchall():
+        path = database.with_name(f"{database.stem}.{window_id.hex()}.digests")
+        if path not in there:
+            yield Damage(table="digests", what=f"{path} is missing")
+    path = database.with_name(f"{database.stem}.key-check")
+    if not path.exists() and _count(db, "epochs"):
+        yield Damage(table="key-check", what=f"{path} is missing")
+    if not _count(db, "counters WHERE name = 'time'") and _count(db, "epochs"):
+        yield Damage(table="time", what="when the store was last acted on is missing")
+
+
+def _count(db: SealedDatabase, table: str) -> int:
+    return int(db.execute(f"SELECT count(*) FROM {table}").fetchone()[0])  # noqa: S608 - names of this module
+
+
+def _digests(path: Path) -> str:
+    try:
+        window_id = WindowId(bytes.fromhex(path.name.split(".")[-2]))
+    except (ValueError, DecodeError):
+        return f"{path} is of no window"
+    return DigestFile(path, window_id).check()
 
 
 def _of_windows(backend: LogBackend, keys: DataKeys, states: Sequence[LogState]) -> Iterator[Damage]:
@@ -84,6 +134,12 @@ _VERDICTS: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "counters": ("how many debits there have ever been is not known", "counts those that are there"),
         "epochs": ("which start of an aggregator is the newest is not known", "nothing: the next start notes it again"),
         "sessions": ("a device opens another session", "forgets the session"),
+        "key-check": ("a wrong store key would be seen late", "nothing: the next start writes it"),
+        "time": ("the next start believes its clock", "nothing: the next start notes it"),
+        "digests": (
+            "what comes late to an ended window gets no receipt again, or a wrong refusal",
+            "nothing: they are deleted `keep_digests_s` after the window expires",
+        ),
         "questions": _QUESTION,
         "question_notes": _QUESTION,
         "decided": _QUESTION,
@@ -109,12 +165,24 @@ class StoreCheck:
     verdicts: tuple[Verdict, ...]
 
 
+_UNREADABLE: Final = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, struct.error)
+
+
 def check_store(place: StorePlace, keys: StoreKeys) -> StoreCheck:
     """Look at everything a store has; some seconds for a million reports under way.
 
     Raises:
-        StoreError: there is none, it cannot be read at all, or lies under another key.
+        StoreError: there is none, or it lies under another key.
     """
+    try:
+        return _checked(place, keys)
+    except _UNREADABLE as error:
+        # Of a database that is damaged in its pages or its schema whatever was expected may be otherwise.
+        damage = Damage(table="database", what=f"it cannot be read: {type(error).__name__}")
+        return StoreCheck(runs=False, verdicts=(_verdict(damage),))
+
+
+def _checked(place: StorePlace, keys: StoreKeys) -> StoreCheck:
     with _held(place) as held, reading(place) as plain:
         check_readable(place, plain)
         if place.url is None:
@@ -166,7 +234,7 @@ def _of_unended(place: StorePlace, keys: StoreKeys, beside: Sequence[Damage]) ->
     with reading(place) as later:
         states = sql.read_log_states(SealedDatabase(later, keys.row_seal))
     unended = {one.window_id for one in states if not one.ended}
-    return [one for one in beside if one.window_id in unended]
+    return [one for one in beside if one.window_id is None or one.window_id in unended]
 
 
 def _verdict(damage: Damage) -> Verdict:
@@ -213,6 +281,8 @@ def _files(db: SealedDatabase, database: Path, keys: StoreKeys, *, logs: bool) -
     data_keys = DataKeys(keys.at_rest, _Unwritten(database), keys.former)
     missing = data_keys.take_up([one.window_id for one in states])
     yield from missing
+    yield from _chains(db, data_keys)
+    yield from _beside(db, database)
     without = {one.window_id for one in missing}
     for state in states if logs else ():
         path = database.with_name(f"{database.stem}.{state.window_id.hex()}.log")
@@ -226,7 +296,7 @@ def _log(path: Path, state: LogState, data_keys: DataKeys) -> str:
     if not path.exists():
         return f"{path} is missing: {promised} bytes of it have receipts" if promised else ""
     try:
-        with LogScan(path, state.window_id, data_keys.of(state.window_id).log_key) as scan:
+        with LogScan(path, state.window_id, data_keys.of(state.window_id).log_key, parts=True) as scan:
             for _ in scan.frames():
                 pass
     except StoreError as error:
