@@ -201,11 +201,10 @@ def default_answer(question: Question) -> str:
     """
     policy = OwnerPolicy(signals=frozenset({question.signal}), allow_direct=True, allow_one_sided=True)
     question = question.at_latest()
-    refusal, schedule = judge_question(policy, question, window_at(question, 0)), question.schedule
-    ledger, length_s = Ledger(), schedule.windows * schedule.every_s
-    if refusal is None:
-        charges = charges_of_question(question, policy, schedule.opens(0), -inf)
-        refusal = ledger.judge(policy, charges)
+    schedule, ledger = question.schedule, Ledger()
+    length_s = schedule.windows * schedule.every_s
+    charges = charges_of_question(question, policy, schedule.opens(0), -inf)
+    refusal = judge_question(policy, question, window_at(question, 0)) or ledger.judge(policy, charges)
     if refusal is not None:
         return f"A device with default limits refuses it ({refusal.rule}): {refusal.message}."
     takes = "A device with default limits that allows such questions takes all of it"
