@@ -13,7 +13,8 @@ version that constraints.txt lacks is an error, for it would be one that nobody 
 Each distribution has the size of its file for Linux on x86-64 and Python 3.11, from which `scripts/bootstrap.py` says
 how much it fetches; that of another machine is about as large.
 
-`locks/sbom.cdx.json` is the same without digests for programs that look for known weaknesses (CycloneDX 1.6).
+`locks/sbom.cdx.json` is the same without digests for programs that look for known weaknesses (CycloneDX 1.6), and what
+readers' browsers run: the files of others in `site/`, with their licences and the digests of their archives and files.
 """
 
 import argparse
@@ -38,6 +39,8 @@ from packaging.utils import parse_wheel_filename
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOCKS: Final = "locks"
 SBOM: Final = "sbom.cdx.json"
+VENDOR: Final = Path("site/src/fleetcount_site/vendor")
+"""The files of others that pages load; `MANIFEST.toml` says what they are."""
 TREE: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "build": ("", ()),
     "device": ("build", ("grpc", "mqtt")),
@@ -249,12 +252,16 @@ def sbom(locks: Mapping[str, Sequence[Locked]], version: str) -> str:
             where.setdefault(one.pin, []).append(name)
     first = {one.pin: one for added in locks.values() for one in added}
     components = [_component(first[pin], files) for pin, files in where.items()]
+    browsers = [_browser_component(one) for one in vendored()]
     every = {plain(one.name): one for added in locks.values() for one in added}
     own = f"pkg:pypi/fleetcount@{version}"
     needs: dict[str, set[str]] = {own: set()} | {_purl(one): set() for one in every.values()}
     for one in every.values():
         for parent in one.wanted_by:
             needs[_purl(every[plain(parent)]) if plain(parent) in every else own].add(_purl(one))
+    for component in browsers:
+        needs[own].add(component["bom-ref"])
+        needs[component["bom-ref"]] = set()
     described: dict[str, Any] = {
         "bomFormat": "CycloneDX",
         "specVersion": "1.6",
@@ -262,7 +269,7 @@ def sbom(locks: Mapping[str, Sequence[Locked]], version: str) -> str:
         "metadata": {
             "component": {"type": "application", "bom-ref": own, "name": "fleetcount", "version": version, "purl": own}
         },
-        "components": components,
+        "components": components + browsers,
         "dependencies": [{"ref": ref, "dependsOn": sorted(parts)} for ref, parts in sorted(needs.items())],
     }
     digest = hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
@@ -287,6 +294,36 @@ def _component(one: Locked, files: Sequence[str]) -> dict[str, Any]:
         "scope": "required" if files[0] in SHIPPED else "excluded",
         "properties": properties,
     }
+
+
+def vendored(root: Path = ROOT) -> list[dict[str, Any]]:
+    """Return what `MANIFEST.toml` says of the packages that pages load."""
+    packages: list[dict[str, Any]] = tomllib.loads((root / VENDOR / "MANIFEST.toml").read_text())["package"]
+    return packages
+
+
+def _browser_component(package: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an npm package that pages load, its files below it (package URL: the at sign of a scope is escaped)."""
+    purl = f"pkg:npm/{package['name'].replace('@', '%40')}@{package['version']}"
+    return {
+        "type": "library",
+        "bom-ref": purl,
+        "name": package["name"],
+        "version": package["version"],
+        "purl": purl,
+        "scope": "required",
+        "licenses": [{"license": {"id": package["licence"]}}],
+        "hashes": [_sha256(package["archive_sha256"])],
+        "properties": [{"name": "fleetcount:where", "value": "readers' browsers"}],
+        "components": [
+            {"type": "file", "name": f"{VENDOR}/{package['folder']}/{name}", "hashes": [_sha256(digest)]}
+            for name, digest in package["files"].items()
+        ],
+    }
+
+
+def _sha256(digest: str) -> dict[str, str]:
+    return {"alg": "SHA-256", "content": digest}
 
 
 def project_version(root: Path = ROOT) -> str:

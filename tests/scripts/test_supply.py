@@ -136,7 +136,24 @@ def test_the_sbom_lists_what_is_locked_and_who_needs_it() -> None:
     assert text == lock.sbom(lock.read_locks(), PROJECT["version"]), "run scripts/lock.py --sbom"
     assert (known["bomFormat"], known["specVersion"]) == ("CycloneDX", "1.6")
     names = {one["name"]: one for one in known["components"]}
-    assert {f"{one['name']}=={one['version']}" for one in names.values()} == lock.pins()
+    locked = [one for one in names.values() if one["purl"].startswith("pkg:pypi/")]
+    assert {f"{one['name']}=={one['version']}" for one in locked} == lock.pins()
+    browsers = {one["purl"]: one for one in names.values() if one not in locked}
+    assert set(browsers) == {
+        "pkg:npm/leaflet@1.9.4",
+        "pkg:npm/uplot@1.6.32",
+        "pkg:npm/%40noble/ed25519@3.2.0",
+        "pkg:npm/%40noble/hashes@2.2.0",
+    }
+    assert [one["licenses"][0]["license"]["id"] for one in browsers.values()] == ["BSD-2-Clause", *["MIT"] * 3]
+    files = {one["name"]: one["hashes"] for package in browsers.values() for one in package["components"]}
+    there = [path for path in (ROOT / lock.VENDOR).rglob("*") if path.is_file() and path.name != "MANIFEST.toml"]
+    assert files == {
+        path.relative_to(ROOT).as_posix(): [
+            {"alg": "SHA-256", "content": hashlib.sha256(path.read_bytes()).hexdigest()}
+        ]
+        for path in there
+    }
     assert {names[name]["scope"] for name in ("cryptography", "grpcio", "numpy", "h3")} == {"required"}
     assert {names[name]["scope"] for name in ("pytest", "ruff", "hatchling")} == {"excluded"}
     needs = {one["ref"]: one["dependsOn"] for one in known["dependencies"]}

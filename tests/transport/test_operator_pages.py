@@ -16,9 +16,9 @@ CHECKS = [
 ]
 
 
-async def asked(pages: Pages, request: bytes) -> tuple[int, dict[str, str], str]:
+async def asked(pages: Pages, request: bytes, host: str = "") -> tuple[int, dict[str, str], str]:
     """Return the status, the headers and the body that a request gets from a server of these pages."""
-    server, port = await serve_pages("127.0.0.1:0", pages)
+    server, port = await serve_pages("127.0.0.1:0", pages, host)
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(request)
@@ -76,9 +76,11 @@ async def test_metrics_come_as_open_metrics_to_who_accepts_them_and_as_text_to_o
     _, headers, body = await asked(pages, get("/metrics"))
     assert headers["Content-Type"].startswith("text/plain; version=")
     assert "things_total 1.0" in body
+    assert "_created" not in body, "it may be the moment of a report"
     _, headers, body = await asked(pages, get("/metrics", "application/openmetrics-text;version=1.0.0"))
     assert headers["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
     assert body.endswith("# EOF\n")
+    assert "_created" not in body
 
 
 @pytest.mark.parametrize(
@@ -154,3 +156,27 @@ async def test_many_that_ask_nothing_do_not_keep_an_operator_out_nor_take_the_de
     server.close()
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert its_own <= 64 + 17
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9411", 200),
+        ("[::1]:9411", 200),
+        ("10.0.0.7", 200),
+        ("localhost:9411", 200),
+        ("alpha:9411", 200),
+        ("Alpha.example.org:9411", 200),
+        ("evil.example:9411", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("alpha.example.org.evil.example", 421),
+    ],
+)
+async def test_a_name_that_others_may_point_here_is_not_answered(host: str, status: int) -> None:
+    request = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
+
+    found, headers, _ = await asked(health_pages(list), request, "alpha.example.org")
+
+    assert found == status
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert headers["Content-Security-Policy"] == "default-src 'none'; frame-ancestors 'none'"

@@ -110,7 +110,7 @@ async def serve(config: RelayConfig) -> None:
             ports = {"device_port": front.listen(config.relay.listen, behind)}
             if config.metrics is not None:
                 pages = {"/metrics": metrics_page(metrics.registry), **health_pages(readiness.checks)}
-                page, ports["metrics_port"] = await serve_pages(config.metrics.listen, pages)
+                page, ports["metrics_port"] = await serve_pages(config.metrics.listen, pages, config.metrics.host)
             print(json.dumps({"event": "ready", **ports}), flush=True)
             log.info("ready", **ports)
             while not stop.is_set():

@@ -1,10 +1,12 @@
 """The HTTP pages of a server for its operator's programs: metrics, liveness, readiness with reasons.
 
-GET alone, one request per connection. It must not depend on a service: the caller gives the content of the pages.
+GET and HEAD alone, one request per connection, under names that a foreign page cannot have. It must not depend on a
+service: the caller gives the content of the pages.
 """
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,7 +16,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import split_listener
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, disable_created_metrics
 from prometheus_client.exposition import choose_encoder
 
 from fleetcount_transport.logs import log
@@ -25,6 +27,17 @@ _MOST_CONNECTIONS: Final = 64
 _BACKLOG: Final = 16
 """Connections accepted at once: few beside the descriptors that are kept for the store."""
 _TEXT: Final = "text/plain; charset=utf-8"
+_HEADERS: Final = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+"""Of every answer: what a browser is shown loads nothing, and no page of another origin reads it."""
+# The moment at which a counter first counted may be that of a report.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class PageRequest(NamedTuple):
@@ -91,8 +104,11 @@ def health_pages(checks: Callable[[], Sequence[Check]]) -> Pages:
     return {"/healthz": lambda _: json_page(HTTPStatus.OK, {"alive": True}), "/readyz": ready}
 
 
-async def serve_pages(listen: str, pages: Pages) -> tuple[asyncio.Server, int]:
+async def serve_pages(listen: str, pages: Pages, host: str = "") -> tuple[asyncio.Server, int]:
     """Serve pages at "host:port"; return the server and its port.
+
+    It answers under addresses and names without a dot, such as localhost, and under `host`: a name that somebody else
+    lets point to this machine would make its answers readable for that one's pages (DNS rebinding).
 
     Raises:
         MachineError: the address is in use, or not an address of this machine.
@@ -103,16 +119,16 @@ async def serve_pages(listen: str, pages: Pages) -> tuple[asyncio.Server, int]:
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         waiting.begin(writer, writer.transport.abort)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            writer.write(_answer(pages, await reader.readuntil(b"\r\n\r\n")))
+            writer.write(_answer(pages, await reader.readuntil(b"\r\n\r\n"), host))
             await writer.drain()
         writer.close()
         with contextlib.suppress(ConnectionError):
             await writer.wait_closed()
         waiting.end(writer)
 
-    host, port = split_listener(listen)
+    interface, port = split_listener(listen)
     try:
-        server = await asyncio.start_server(answer, host, port, limit=_REQUEST_BYTES, backlog=_BACKLOG)
+        server = await asyncio.start_server(answer, interface, port, limit=_REQUEST_BYTES, backlog=_BACKLOG)
     except OSError as error:
         raise MachineError(f"cannot listen on {listen}: {error.strerror}") from error
     return server, int(server.sockets[0].getsockname()[1])
@@ -121,7 +137,18 @@ async def serve_pages(listen: str, pages: Pages) -> tuple[asyncio.Server, int]:
 _METHODS: Final = ("GET", "HEAD")
 
 
-def _answer(pages: Pages, request: bytes) -> bytes:
+def _is_own(name: str, host: str) -> bool:
+    """Return whether a Host header is an address, a name without a dot, or this host's name."""
+    bare, colon, port = name.rpartition(":")
+    bare = (bare if colon and port.isdigit() else name).lower()
+    try:
+        ipaddress.ip_address(bare.strip("[]"))
+    except ValueError:
+        return "." not in bare or bare == host.lower()
+    return True
+
+
+def _answer(pages: Pages, request: bytes, host: str) -> bytes:
     """Return the bytes of the answer to a request's head."""
     first, *rest = request.decode("latin-1").split("\r\n")
     method, _, target = first.partition(" ")
@@ -129,17 +156,23 @@ def _answer(pages: Pages, request: bytes) -> bytes:
         address = urlsplit(target.partition(" ")[0])
     except ValueError:
         address = urlsplit("")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
     page = pages.get(address.path)
-    if page is None or method not in _METHODS:
+    if not _is_own(headers.get("host", ""), host):
+        found = Page(HTTPStatus.MISDIRECTED_REQUEST, _TEXT, b"this name is not this server's ([metrics] host)\n")
+    elif page is None or method not in _METHODS:
         status = HTTPStatus.NOT_FOUND if method in _METHODS else HTTPStatus.METHOD_NOT_ALLOWED
         found = Page(status, _TEXT, f"allowed: GET {', '.join(pages)}\n".encode())
     else:
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in rest)}
         found = _asked(page, address.query, headers.get("accept", ""))
-    head = (
-        f"HTTP/1.1 {found.status.value} {found.status.phrase}\r\nContent-Type: {found.content_type}\r\n"
-        f"Content-Length: {len(found.body)}\r\nConnection: close\r\n\r\n"
-    )
+    own = {
+        "Content-Type": found.content_type,
+        "Content-Length": str(len(found.body)),
+        "Connection": "close",
+        **_HEADERS,
+    }
+    head = f"HTTP/1.1 {found.status.value} {found.status.phrase}\r\n"
+    head += "".join(f"{name}: {value}\r\n" for name, value in own.items()) + "\r\n"
     # HEAD is answered as GET without the content (RFC 9110, section 9.3.2): monitors and balancers ask so.
     return head.encode() + (b"" if method == "HEAD" else found.body)
 

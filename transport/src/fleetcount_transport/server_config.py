@@ -16,6 +16,7 @@ from fleetcount_transport.toml_table import Table
 if TYPE_CHECKING:  # Reading a configuration loads no cryptography.
     from fleetcount_transport.denials import DenySource
 
+_HOST: Final = r"[A-Za-z0-9.-]{1,253}"
 _URL: Final = r"https?://[!-~]{1,500}"
 
 
@@ -45,9 +46,13 @@ class TlsTable:
 
 @settings
 class MetricsTable:
-    """[metrics]: the listener of the operator's pages; on loopback unless `insecure`."""
+    """[metrics]: the listener of the operator's pages; on loopback unless `insecure`.
+
+    `host` is the name with dots by which programs ask, if they ask by one.
+    """
 
     listen: str = setting(Table.listener)
+    host: str = setting(Table.text, _HOST, "a host name", default="")
     insecure: bool = setting(Table.boolean, default=False)
 
     def __post_init__(self) -> None:

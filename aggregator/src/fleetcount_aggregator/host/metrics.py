@@ -4,10 +4,52 @@ No label names a device or report, and no metric counts the reports of a window:
 secret.
 """
 
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.messages import WindowState
 from fleetcount_transport.admission.admission import Broken, Shed
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+_HOUR_S: Final = 3600.0
+
+
+class _Refused(Collector):
+    """The reasons for which anything was refused in the last whole hour: neither how often nor when in it.
+
+    What was refused and what was not add up to who took part.
+    """
+
+    def __init__(self, elapsed: Callable[[], float] = time.monotonic) -> None:
+        self._elapsed = elapsed
+        self._hour = int(elapsed() // _HOUR_S)
+        self._here: set[str] = set()
+        self._shown: set[str] = set()
+
+    def note(self, reason: RejectReason) -> None:
+        """Note a refusal."""
+        self._turn()
+        self._here.add(reason.label)
+
+    def collect(self) -> Iterator[GaugeMetricFamily]:
+        """Yield 1 or 0 for each reason."""
+        self._turn()
+        family = GaugeMetricFamily(
+            "fleetcount_refused", "Whether anything was refused in the last whole hour, by reason.", labels=["reason"]
+        )
+        for reason in RejectReason:
+            family.add_metric([reason.label], float(reason.label in self._shown))
+        yield family
+
+    def _turn(self) -> None:
+        hour = int(self._elapsed() // _HOUR_S)
+        if hour != self._hour:
+            self._shown, self._here = (self._here if hour == self._hour + 1 else set()), set()
+            self._hour = hour
 
 
 class Metrics:
@@ -15,9 +57,8 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self._refusals = Counter(
-            "fleetcount_refusals", "Instalments and sessions refused, by reason.", ["reason"], registry=self.registry
-        )
+        self._refused = _Refused()
+        self.registry.register(self._refused)
         self._shed = Counter(
             "fleetcount_shed",
             "What was not taken, by reason.",
@@ -63,9 +104,9 @@ class Metrics:
             "fleetcount_event_loop_lag_seconds", "How late a tick came, the worst of a minute.", registry=self.registry
         )
 
-    def refused(self, reason: RejectReason, count: int = 1) -> None:
-        """Count refused instalments or sessions."""
-        self._refusals.labels(reason.label).inc(count)
+    def refused(self, reason: RejectReason) -> None:
+        """Note that instalments or sessions were refused."""
+        self._refused.note(reason)
 
     def shed(self, reason: Shed) -> None:
         """Count one connection, call or message that was not taken."""

@@ -126,7 +126,7 @@ class Intake:
 
     def refuse_busy(self, batch: Sequence[InstalmentColumns]) -> list[InstalmentReplyColumns]:
         """Refuse a batch unread and without waiting for the disk, since there is no room for it."""
-        self._host.metrics.refused(RejectReason.BUSY, sum(map(len, batch)))
+        self._host.metrics.refused(RejectReason.BUSY)
         return [InstalmentReplyColumns.refused(columns, RejectReason.BUSY) for columns in batch]
 
     async def _examine(self, columns: InstalmentColumns) -> _Arrivals:
@@ -242,8 +242,8 @@ class Intake:
         counts: dict[WindowId, Counter[RejectReason]] = {}
         for one in arrivals:
             refused = Counter(reason for reason in one.reasons if reason is not None)
-            for reason, count in refused.items():
-                self._host.metrics.refused(reason, count)
+            for reason in refused:
+                self._host.metrics.refused(reason)
             del refused[RejectReason.BUSY]
             if refused and one.columns.window_id in self._windows.states:
                 counts.setdefault(one.columns.window_id, Counter()).update(refused)

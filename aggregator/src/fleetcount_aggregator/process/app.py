@@ -281,7 +281,8 @@ async def _run(
     try:
         ports = {name: await listener.open(address) for name, (listener, address) in listeners.items()}
         if config.metrics is not None:
-            metrics_server, ports["metrics_port"] = await serve_pages(config.metrics.listen, readiness.pages())
+            table = config.metrics
+            metrics_server, ports["metrics_port"] = await serve_pages(table.listen, readiness.pages(), table.host)
         async with asyncio.TaskGroup() as group:
             everything = work | watching_work(context.host, context.store)
             background = [group.create_task(one(), name=name) for name, one in everything.items()]

@@ -62,7 +62,8 @@ def places(directory: Path, output: Path | None, as_json: bool) -> None:
     """Say which places each walk of a drill-down found, and how many devices may be in those it left out.
 
     Every record is checked again. Intervals hold for all candidates of a step at once; nothing was asked beneath a cell
-    that was left out, so that only a bound is known there.
+    that was left out, so that only a bound is known there. It holds if every aggregator followed the protocol: one that
+    adds to its own share steers which cells are left out.
     """
     if output is not None:
         check_output_file(output)
@@ -168,7 +169,8 @@ def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
         most = max(place.most for place in one.left_out)
         yield (
             f"  left out: no other place has more than {most:,} ({float(level) * 100:g} % for each step, at least"
-            f" {max(0.0, 100 - one.steps * (100 - float(level) * 100)):g} % for all)"
+            f" {max(0.0, 100 - one.steps * (100 - float(level) * 100)):g} % for all), unless an aggregator added to its"
+            " share what is no device's: by that it steers which places a walk leaves out"
         )
     yield (
         f"  false places: {one.false_places:.2g} of the last step's cells pass although empty, in expectation; missed:"
