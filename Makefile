@@ -21,7 +21,7 @@ setup: ## prepare .venv in the repository, and nothing else
 demo: setup ## count 2,000 vehicles on the Bologna map with two aggregators; writes out/
 	@$(BIN)/fleetcount demo $(ARGS)
 
-test: ## all that a change can break, then two dozen planted bugs: 15 to 25 minutes on two cores; says what could not run here
+test: ## all that a change can break, then two dozen planted bugs: 8 to 25 minutes on two cores; says what could not run here
 	@$(PYTHON) scripts/bootstrap.py test
 	@scripts/test $(ARGS)
 	@$(if $(ARGS),,$(SUPERVISED) scripts/mutants --quick)
