@@ -25,7 +25,7 @@ from tests.support.processes import pace
 ROOT = Path(__file__).resolve().parents[2]
 LARGEST = 1_500_000
 """Bytes of our own code in a car."""
-LARGEST_INSTALLED = 40_100_000
+LARGEST_INSTALLED = 40_000_000
 """Bytes of all files with the transport of most cars, MQTT, bytecode included."""
 CAR, ALL = ROOT / "client" / "pyproject.toml", ROOT / "pyproject.toml"
 BUILDS = tomllib.loads(ALL.read_text())["tool"]["hatch"]["build"]

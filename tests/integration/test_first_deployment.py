@@ -8,6 +8,7 @@ import re
 import shutil
 import stat
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +121,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
         (tmp_path / party).mkdir(mode=0o700)
     tools = tmp_path / "bin"
     tools.mkdir()
-    (tools / "fleetcount").write_text(f'#!/bin/sh\nexec {shutil.which("python")} -m fleetcount "$@"\n')
+    (tools / "fleetcount").write_text(f'#!/bin/sh\nexec {sys.executable} -m fleetcount "$@"\n')
     (tools / "fleetcount").chmod(0o755)
     (tools / "mosquitto").symlink_to(program)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"

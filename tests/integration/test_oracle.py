@@ -22,7 +22,8 @@ async def test_every_cell_is_what_the_coins_say_over_both_transports(
     deployment: Deployed = request.getfixturevalue(fixture)
 
     async def counted_over(kind: str, seed: int) -> None:
-        window = deployment.ask(24)
+        # Twice the usual: 48 devices with three parts each answer at once, beside all other tests.
+        window = deployment.ask(24, windows_s=(4.0, 4.0))
         fleet = Fleet(deployment, tmp_path, window.mechanism, [kind], seed=seed)
 
         await fleet.answer(await offer_of(deployment, window, kind))
