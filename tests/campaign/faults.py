@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,7 @@ _POINTS: Final = {
     "beta": tuple(one for one in AGGREGATOR_FAILPOINTS if not one.startswith("leader.")),
 }
 _OFF_S: Final = 6.0
+_FAR_S: Final = (3_600.0, 86_400.0, 400 * 86_400.0)
 _HANGS_S: Final = 9.0
 Names = Callable[[Lane], list[str]]
 
@@ -282,11 +283,12 @@ def _data_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[5]) * resource.getpagesize()
 
 
-async def _clock_off(lane: Lane, under: Episode) -> None:
-    """Start one aggregator with a clock that is up to six seconds off, and later with the right one."""
+async def _clock_off(lane: Lane, under: Episode, far_s: Sequence[float] = ()) -> None:
+    """Start one aggregator with a clock that is up to six seconds off, or `far_s`, and later with the right one."""
     position = lane.dice.randrange(lane.deployment.count) if lane.replicas is None else 1
     name = lane.aggregators[position] if lane.replicas is None else "beta"
-    lane.deployment.clocks_s[position] = lane.dice.choice([-1, 1]) * lane.dice.uniform(1.0, _OFF_S)
+    off_s = lane.dice.choice(far_s) if far_s else lane.dice.uniform(1.0, _OFF_S)
+    lane.deployment.clocks_s[position] = lane.dice.choice([-1, 1]) * off_s
     try:
         await lane.kill(name)
         under.begun = time.time()
@@ -385,6 +387,7 @@ FAULTS: Final[dict[str, Fault]] = {
     "descriptors used up": partial(_limited, kind=resource.RLIMIT_NOFILE, limit=lambda pid: len(open_files(pid))),
     "memory used up": partial(_limited, kind=resource.RLIMIT_DATA, limit=_data_bytes),
     "a clock up to 6 s off": _clock_off,
+    "a start with a clock an hour, a day or 400 days off": partial(_clock_off, far_s=_FAR_S),
     "a device denied in the middle": _denied,
     "a flipped bit and a repair": _bit_flipped,
     "a disk lost, a backup put back": _restored,
@@ -396,6 +399,7 @@ _FILES: Final = {
     "EIO from every sync",
     "files that cannot grow",
 }
+_FAR: Final = {"a start with a clock an hour, a day or 400 days off"}
 _WHOLE: Final = {"kill -9 of the leader between two steps"}
 _SERVER: Final = {"kill -9 of PostgreSQL", "EIO from every sync of PostgreSQL"}
 _REPLICAS: Final = {name for name in FAULTS if "replica" in name or "coordinator" in name}
@@ -413,4 +417,5 @@ def fits(fault: str, lane: Lane) -> bool:
         return lane.disk
     if fault == "a device denied in the middle":
         return lane.deny_list is not None
-    return (lane.cluster is None or fault not in _FILES) and (lane.replicas is None or fault not in _WHOLE)
+    # Next to a server whose clock says otherwise no process starts.
+    return (lane.cluster is None or fault not in _FILES | _FAR) and (lane.replicas is None or fault not in _WHOLE)

@@ -182,8 +182,11 @@ async def test_a_schema_that_is_no_text_is_damage(whole: tuple[Path, StoreKeys])
     directory, keys = whole
     path = directory / "aggregator.db"
     data = path.read_bytes()
-    assert data.count(b"CREATE TABLE marks (peer") == 1
-    path.write_bytes(data.replace(b"CREATE TABLE marks (peer", b"CREATE TABLE marks (p\xffer"))
+    assert data.count(b"tablemarksmarks") == 1  # A row of the schema: what it is, its name, and the name again.
+    spoilt = data.replace(b"tablemarksmarks", b"tablem\xffrksmarks").replace(
+        b"CREATE TABLE marks", b"CREATE TABLE m\xffrk("
+    )
+    path.write_bytes(spoilt)
 
     try:
         found = [str(one.damage) for one in check_store(place(directory), keys).verdicts]

@@ -144,6 +144,12 @@ def test_a_star_holds_what_a_formula_says() -> None:
         ({"type": "Polygon", "coordinates": [[[0, 0], [1, 1]]]}, "ring is 2 positions"),
         ({"type": "Polygon", "coordinates": [box(0, 0, math.nan, 1)]}, "ring is 5 positions"),
         ({"type": "Polygon", "coordinates": [5]}, "not a list of positions"),
+        ({"type": "Polygon", "coordinates": [[[10**400, 0], [0, 1], [1, 1], [0, 0]]]}, "not a list of positions"),
+        ({"type": "Polygon", "coordinates": [[{}, {}, {}, {}]]}, "not a list of positions"),
+        ({"type": "Polygon", "coordinates": None}, "coordinates of GeoJSON is None"),
+        ({"type": "Polygon", "coordinates": [], "crs": {"properties": None}}, "without the middle of a cell"),
+        ({"type": "FeatureCollection", "features": None}, "features of GeoJSON is None"),
+        ({"type": "Feature", "geometry": "POLYGON"}, "type of GeoJSON is None"),
         ({"type": "Polygon", "coordinates": [box(0, 0, 1, 1)]}, "without the middle of a cell"),
     ],
 )

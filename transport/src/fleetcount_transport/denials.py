@@ -71,6 +71,10 @@ class DenySource:
         return status.st_mtime_ns, status.st_size, status.st_ino
 
 
+class FutureListError(UsageError):
+    """A list from the future, by a clock that may be late: it is looked at again."""
+
+
 class Denials:
     """The keys of the newest list. Without a source no key is denied, and `is_stale` is always False."""
 
@@ -102,7 +106,7 @@ class Denials:
         Raises:
             ConfigError: the file is missing, no list, older than the kept copy, or not signed by an authority. A URL
             that
-                cannot be reached is no error: the kept copy is valid until it answers.
+                cannot be reached, and a list from the future, are no error: the kept copy is valid until then.
         """
         denials = cls(source, authorities, now)
         if source is None:
@@ -111,8 +115,11 @@ class Denials:
             with contextlib.suppress(PeerError, UsageError):  # For example one by an authority that was replaced.
                 denials._accept(DenySource(file=source.kept).read())
         try:
-            denials._stamp = source.stamp()
+            stamp = source.stamp()
             denials._accept(source.read())
+            denials._stamp = stamp
+        except FutureListError as error:
+            denials._complain(str(error))
         except (PeerError, UsageError) as error:
             if source.file is not None:
                 raise ConfigError(f"tls.deny_list_file: {error}") from error
@@ -148,6 +155,9 @@ class Denials:
         try:
             await apart(lambda: self._accept(source.read()))
             self._complaint = ""
+        except FutureListError as error:
+            self._complain(str(error))
+            return
         except (PeerError, UsageError) as error:
             self._complain(str(error))
         self._stamp = stamp
@@ -166,7 +176,7 @@ class Denials:
         found = decode_signed_deny_list(data)
         verify_deny_list(found, self._authorities)
         if found.deny_list.issued_at > self._now() + LARGEST_LEAD_S:
-            raise UsageError(f"a deny list that was signed at {found.deny_list.issued_at}, which is in the future")
+            raise FutureListError(f"a deny list that was signed at {found.deny_list.issued_at}, which is in the future")
         newest = self._newest.deny_list if self._newest is not None else None
         if newest is not None and found.deny_list != newest and found.deny_list.number <= newest.number:
             raise UsageError(f"a deny list with number {found.deny_list.number}, allowed: above {newest.number}")

@@ -14,7 +14,7 @@ from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.engine import Engine
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing
-from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
+from fleetcount_aggregator.storage.sqlite_engine import SQLITE_ERRORS, SqliteEngine
 
 if TYPE_CHECKING:
     from fleetcount_aggregator.storage.postgres import Server
@@ -94,7 +94,7 @@ def reading(place: StorePlace) -> Generator[Database]:
     try:
         with closing(sqlite3.connect(f"{place.file.absolute().as_uri()}?mode=ro", uri=True, timeout=5)) as database:
             yield database
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         raise StoreError(f"{place.file} cannot be read: {error}") from error
 
 

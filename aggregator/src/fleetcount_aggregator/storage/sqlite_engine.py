@@ -19,6 +19,9 @@ from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.file_backend import FileBackend
 from fleetcount_aggregator.storage.schema import SERVING, SQLITE, check_standing, check_version, made_as, read_standing
 
+SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
+"""What SQLite raises; its text about a damaged schema may be no text."""
+
 
 class KeyFiles:
     """Implements `KeyStore` by files beside a database's file, named after it; erasing overwrites in place."""
@@ -143,7 +146,7 @@ class SqliteEngine:
             with suppress(sqlite3.Error):
                 if self._writer.in_transaction:
                     self._writer.execute("ROLLBACK")
-            if isinstance(error, sqlite3.Error):
+            if isinstance(error, SQLITE_ERRORS):
                 raise StoreError(f"{self.place} could not commit: {error}") from error
             raise
         return result
@@ -159,7 +162,7 @@ class SqliteEngine:
     def _look(self, connection: sqlite3.Connection, work: Callable[[Database], T]) -> T:
         try:
             return work(connection)
-        except sqlite3.Error as error:
+        except SQLITE_ERRORS as error:
             raise StoreError(f"{self.place} could not be read: {error}") from error
 
     def write_in_line(self, work: Callable[[Database], T]) -> T:
@@ -222,7 +225,7 @@ def _lock_file(path: Path) -> int:
 def _standing(path: Path, connection: sqlite3.Connection) -> str:
     try:
         return read_standing(connection)
-    except (sqlite3.Error, StoreError) as error:
+    except (*SQLITE_ERRORS, StoreError) as error:
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error
 
 
@@ -268,7 +271,7 @@ def _connect(path: Path, made: str) -> sqlite3.Connection:
         connection.execute("PRAGMA cache_size = -4096")
         schema = made_as(SQLITE, made)
         bring_up(schema, begin="BEGIN IMMEDIATE", find=find, execute=connection.execute, note=note)
-    except sqlite3.Error as error:
+    except SQLITE_ERRORS as error:
         connection.close()
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error
     except StoreError:

@@ -175,7 +175,8 @@ def cells_inside(places: Places, area: Mapping[str, Any]) -> frozenset[int]:
 def _check_system(places: Places, area: Mapping[str, Any]) -> None:
     """Refuse an area that says (GeoJSON of 2008, section 3) that it is in another reference system than degrees."""
     system = area.get("crs")
-    name = system.get("properties", {}).get("name") if isinstance(system, dict) else None
+    properties = system.get("properties") if isinstance(system, dict) else None
+    name = properties.get("name") if isinstance(properties, dict) else None
     if places.coordinates == DEGREES and name is not None and str(name).rpartition(":")[2] not in _DEGREES_NAMED:
         raise RangeError("crs", repr(name)[:60], "longitude and latitude in degrees: EPSG:4326 or CRS84")
 
@@ -216,7 +217,7 @@ def _listed(found: Mapping[str, Any], key: str) -> list[Any]:
 def _checked_ring(ring: Any) -> Floats:  # anything that JSON can hold
     try:
         corners = np.array([position[:2] for position in ring], dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, KeyError, OverflowError) as error:
         raise RangeError("ring", "not a list of positions", "positions of two numbers") from error
     if corners.ndim != 2 or len(corners) < 4 or corners.shape[1] != 2 or not np.all(np.isfinite(corners)):
         raise RangeError("ring", f"{len(corners)} positions", "4 or more of two finite numbers, the last as the first")
