@@ -143,7 +143,8 @@ class _Connection(H11Protocol):
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        if self.cycle is None or self.cycle.response_complete:  # A head has begun, and is not whole.
+        cycle: Any = self.cycle  # None before the first request, though its type does not say so.
+        if cycle is None or cycle.response_complete:  # A head has begun, and is not whole.
             self._waiting.begin(self, self.transport.abort)
         else:
             self._waiting.end(self)

@@ -153,6 +153,7 @@ class _Exchange:
                 raise NoAnswerError("cut")
 
     def _asked(self, url: str) -> Answer:
+        answer: Any
         try:
             answer = self._opener().open(url, timeout=self._total_s)
         except urllib.error.HTTPError as error:
@@ -184,13 +185,13 @@ class _Handler(urllib.request.HTTPSHandler):
         super().__init__()
         self._told = opened
 
-    def http_open(self, asked: urllib.request.Request) -> http.client.HTTPResponse:
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         """Open an http URL."""
-        return self.do_open(partial(self._connection, http.client.HTTPConnection), asked)
+        return self.do_open(partial(self._connection, http.client.HTTPConnection), req)
 
-    def https_open(self, asked: urllib.request.Request) -> http.client.HTTPResponse:
+    def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
         """Open an https URL."""
-        return self.do_open(partial(self._connection, http.client.HTTPSConnection), asked)
+        return self.do_open(partial(self._connection, http.client.HTTPSConnection), req)
 
     http_request = urllib.request.AbstractHTTPHandler.do_request_
     https_request = urllib.request.AbstractHTTPHandler.do_request_
