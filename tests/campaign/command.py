@@ -16,14 +16,14 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from tests.campaign.faults import FAULTS, fits
-from tests.campaign.lanes import lane, stores_here
+from tests.campaign.lanes import STORES, lane, stores_here
 from tests.campaign.page import Run, page, read_lists, read_soak
 from tests.campaign.trials import NOTHING, Lane, Trial
 
@@ -141,9 +141,9 @@ def _causes(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".replace("\n", " ")[-2000:]
 
 
-async def _all(campaign: Campaign, lanes: int, seed: int) -> None:
+async def _all(campaign: Campaign, lanes: int, seed: int, only: Collection[str]) -> None:
     """Go through all lanes; a signal ends them and everything they began, and what was tried is kept."""
-    stores = stores_here()
+    stores = [store for store in stores_here() if store in (only or STORES)]
     running = asyncio.gather(*(_runs(campaign, n, stores[n % len(stores)], seed + n) for n in range(lanes)))
     for number in (signal.SIGTERM, signal.SIGINT):  # SIGINT is ignored in what a shell began in the background.
         asyncio.get_running_loop().add_signal_handler(number, running.cancel)
@@ -159,6 +159,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=600.0, help="begin no trial after so long (600)")
     parser.add_argument("--trials", type=int, default=0, help="nor after so many under a fault; 0: any number")
     parser.add_argument("--lanes", type=int, default=4, help="deployments side by side (4)")
+    parser.add_argument(
+        "--store",
+        choices=sorted(set(STORES)),
+        action="append",
+        default=[],
+        help="only lanes over this (may be repeated)",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of faults and moments; 0: any")
     parser.add_argument("--result", type=Path, metavar="FILE", help="write the trials as JSON too")
     parser.add_argument("--add", type=Path, metavar="FILE", action="append", default=[], help="another run's result")
@@ -183,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run = Run(seed=seed, lanes=chosen.lanes)
         with tempfile.TemporaryDirectory(prefix="fc-campaign-") as directory:
             campaign = Campaign(faults, chosen.trials, begun + chosen.seconds, Path(directory), run, chosen.result)
-            asyncio.run(_all(campaign, chosen.lanes, seed))
+            asyncio.run(_all(campaign, chosen.lanes, seed, chosen.store))
         run.took_s, failed = time.monotonic() - begun, campaign.failed
         untried = [one for one in faults if one not in campaign.tried]
         run.missing = [*(f"{one} (no lane here could, or the time was over)" for one in untried), *_MISSING]
