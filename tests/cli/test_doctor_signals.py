@@ -5,6 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount.run.doctor import judge_offers
 from fleetcount.run.doctor_checks import Finding, check_signal
 from fleetcount_client.shapes import Shape, ShapedSource
 from fleetcount_client.signals import Description, Reading, SignalFault, SignalUnavailable
@@ -95,6 +96,20 @@ async def test_a_signal_that_nobody_asks_for_is_in_its_range_or_not(said: object
     finding = await check_signal({SIGNAL: source}, SIGNAL, ())
 
     assert finding == Finding(what=f"signal {SIGNAL}", severity=severity, text=text)
+
+
+def test_a_question_on_offer_that_is_over_by_this_clock_says_that_the_clock_is_off() -> None:
+    offer = WORLD.offer(QUESTIONS[0])
+    end = QUESTIONS[0].schedule.end
+
+    fine, ahead = judge_offers([offer], end + 300), judge_offers([offer], end + 3600)
+
+    assert (fine.severity, fine.text) == ("ok", "1 questions on offer")
+    assert ahead.severity == "FAILED"
+    assert ahead.text == (
+        "'fast' is on offer, and by this clock it was over about 60 min ago: this clock is ahead, or the aggregators"
+        " have stopped"
+    )
 
 
 def test_doctor_of_a_device_reads_its_files(

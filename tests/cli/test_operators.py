@@ -98,6 +98,7 @@ def test_what_is_made_again_is_left_alone_and_what_is_another_is_refused(two: Pa
     assert "was made before: nothing was changed" in new(fleetcount, "alpha")
     assert "--broker gives 'b.example:8883'" in new(fleetcount, "alpha", "--broker", "b.example:8883", code=2)
     assert "--deployment gives 'other'" in new(fleetcount, "alpha", "--deployment", "other", code=2)
+    assert "has '10', --min-batch gives '3'" in new(fleetcount, "alpha", "--min-batch", "3", code=2)
     (two / "gamma").mkdir()
     (two / "gamma" / "notes.txt").write_text("mine")
     assert "is not empty" in new(fleetcount, "gamma", code=2)
@@ -244,6 +245,9 @@ def test_one_operator_admits_and_both_know_whom(joined: Path, fleetcount: Callab
     assert left.total_seconds() > 2 * device.policy.fresh_ledger_wait_s
     assert [one.id for one in load_relay_config(joined / "relay/relay.toml").aggregators] == ["alpha", "beta"]
     assert re.search(r"^user beta$", (joined / "broker/mosquitto.acl").read_text(), re.MULTILINE)
+    shown = re.findall(r"key ([0-9a-f]{16})\n", refused.out)
+    told = [fleetcount("device", "new", "car", *BOTH).out, fleetcount("analyst", "new", "ana", *BOTH).out]
+    assert [re.findall(r"key ([0-9a-f]{16}): hand it", one) for one in told] == [shown[:1], shown[1:2]]
     assert "DEPLOYMENT" not in (joined / "broker/mosquitto.acl").read_text()
     places = re.findall(
         r"^(?:\w+file|acl_file|\w+_location) (\S+)$", (joined / "broker/mosquitto.conf").read_text(), re.M
@@ -344,3 +348,20 @@ def test_a_party_that_is_shut_out_stays_out_and_the_list_is_good_for_as_long_as_
     after = PkiDirectory(joined / "alpha/pki").deny_list()
     assert after.expires - after.issued_at == before.expires - before.issued_at == 90 * 86_400
     assert (again.code, "on the deny list; nothing was admitted" in again.err) == (3, True)
+
+
+def test_a_party_of_other_operators_or_with_another_question_is_refused(joined: Path, fleetcount: Callable) -> None:
+    asked(fleetcount, "relay", "new", "relay", "--host", "relay.example")
+    asked(fleetcount, "analyst", "new", "ana")
+    (joined / "x").mkdir()
+    os.chdir(joined / "x")
+    new(fleetcount, "beta")
+    os.chdir(joined)
+    before = tree(joined)
+
+    anew = fleetcount("relay", "new", "relay", "--host", "relay.example", ALPHA, f"x/{BETA}")
+    longer = fleetcount("analyst", "new", "ana", "--window", "90 s", *BOTH)
+
+    assert (anew.code, "relay/aggregators.crt exists already and says something else" in anew.err) == (2, True)
+    assert (longer.code, "ana/question.toml exists already and says something else" in longer.err) == (2, True)
+    assert tree(joined) == before

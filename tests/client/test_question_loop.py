@@ -501,7 +501,9 @@ async def test_a_question_that_is_long_over_is_forgotten_and_its_charges_are_not
     await device.answer()
 
     world.timer.advance(open_policy().budget_period_s + 1000)
-    assert await device.answer() == ()
+    (seen,) = await device.answer()
+    assert (seen.kind, seen.reason) == (OutcomeKind.MISSED, "no window is left of it, by this device's clock")
+    assert "was missed: no window is left of it" in device.status().why_silent
 
     assert (device.questions.rows(), len(device.spool.charges())) == ((), 4)
 

@@ -63,6 +63,10 @@ async def test_a_broker_that_is_not_reached_is_said_in_words_without_the_login()
         ),
         ("TLS failed", "[SSL: TLSV1_ALERT_PROTOCOL_VERSION] tlsv1 alert protocol version"),
         ("no route there", "[Errno 101] Network is unreachable"),
+        (
+            "hung up during the handshake: it may not accept this certificate",
+            "the broker closed the connection",
+        ),
     ],
 )
 def test_what_resolver_tls_and_network_say_has_its_word(word: str, text: str) -> None:

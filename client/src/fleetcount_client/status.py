@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from fleetcount_protocol.window.window import Window
 
 from fleetcount_client.contact import Contact, Contacts, DeviceStatus, SignalStatus
-from fleetcount_client.outcome import Outcome
+from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import Spool
 
@@ -37,23 +37,27 @@ def status_of(
         silent_since=contacts.silent_since,
         next_window=name,
         next_at=None if moment is None else max(now, moment),
-        why_silent="" if ahead else _why_silent(spool, contacts, waits, [(one.name, one.reason) for one in refused]),
+        why_silent="" if ahead else _why_silent(spool, contacts, waits, [_said_of(one) for one in refused]),
         sources=sources,
         signals=signals,
     )
+
+
+def _said_of(outcome: Outcome) -> str:
+    how = "missed" if outcome.kind is OutcomeKind.MISSED else "refused"
+    return f"{outcome.name} was {how}: {outcome.reason}"
 
 
 def _why_silent(
     spool: Spool,
     contacts: Contacts,
     waits: Callable[[], PolicyRefusal | None],
-    refused: list[tuple[str, str]],
+    refused: list[str],
 ) -> str:
     if contacts.silent_since is not None:
         return f"nobody answers: {contacts.troubles()}"
     if (reason := waits()) is not None:
         return reason.message
-    if said := refused or [(one.name, one.message) for one in spool.refusals()]:
-        name, why = said[-1]
-        return f"nothing is on offer that this device answers; {name} was refused: {why}"
+    if said := refused or [f"{one.name} was refused: {one.message}" for one in spool.refusals()]:
+        return f"nothing is on offer that this device answers; {said[-1]}"
     return "nothing is on offer" if contacts.all() else "nobody has been asked yet"

@@ -37,6 +37,7 @@ from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import Spool
 
 _LOG: Final = logging.getLogger(__name__)
+_NONE_LEFT: Final = "no window is left of it, by this device's clock"
 _ANY_TIME: Final = frozenset({QuestionState.OFFERED, QuestionState.REFUSED})
 
 
@@ -147,8 +148,8 @@ class Subscriptions:
         """Check what is on offer and keep it; join what the rule and the policy allow; obey orders.
 
         Of an offer only what verifies is kept: a bad key list or order hides neither the question nor the others.
-        Returns the question that are refused, or cannot be stored; of one that not all trusted aggregators have signed
-        nothing is kept. `signals` as for `join`.
+        Returns the questions that are refused, cannot be stored, or are first seen when none of their windows is left;
+        of one that not all trusted aggregators have signed nothing is kept. `signals` as for `join`.
         """
         self._forget_old()
         refused: dict[QuestionId, Outcome] = {}
@@ -160,6 +161,9 @@ class Subscriptions:
                 known = self._known_before(question.question_id)
                 merged = self._with_slot(_merged(offer, known, self._trust, self._clock.now()))
                 question = merged.asked
+                if known is None and merged.next_window(-1, self._clock.now()) is None:
+                    refused[question.question_id] = Outcome.of(_first_window(question), OutcomeKind.MISSED, _NONE_LEFT)
+                    continue
                 refusal = self._take(merged, known, signals)
             except (QuestionError, PeerError) as error:
                 _LOG.info("question %s on offer is not taken: %s", question.question_id, error)
@@ -204,8 +208,6 @@ class Subscriptions:
         encoded = QUESTION_OFFER.encode(merged.offer)
         now = self._clock.now()
         if row is None:
-            if merged.next_window(-1, now) is None:
-                return None
             row = QuestionRow(
                 question_id=question_id,
                 name=merged.asked.name,

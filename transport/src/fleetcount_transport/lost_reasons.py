@@ -15,6 +15,8 @@ _HUNG_UP: Final = "hung up during the handshake: it may not accept this certific
 _WORDS: Final = (
     # In TLS 1.3 a server refuses a client's certificate after the client's last word, so gRPC sees a closed socket.
     (_HUNG_UP, re.compile(r"failed to connect.*(socket closed|handshake read failed|reset by peer|broken pipe)", re.I)),
+    # So does a broker that closes before it has said whether it lets a client in (`mqtt_connection`).
+    (_HUNG_UP, re.compile(r"the broker closed the connection")),
     ("refused: nothing listens there", re.compile(r"connection refused", re.IGNORECASE)),
     ("host unknown", re.compile(r"name or service|domain name|resolving|name resolution|getaddrinfo|nodename", re.I)),
     ("not authorised", re.compile(r"not authori[sz]ed|bad user name|code:13[45]", re.IGNORECASE)),

@@ -54,7 +54,7 @@ from fleetcount.keys.descriptors import (
     same_fingerprint,
 )
 from fleetcount.keys.pki_directory import Issued, PkiDirectory
-from fleetcount.keys.requests import MIN_BATCH, Request, listening_host, new_directory, read_request
+from fleetcount.keys.requests import MIN_BATCH, SHOWN_DIGITS, Request, listening_host, new_directory, read_request
 
 _PATH: Final = click.Path(path_type=Path)
 _CONFIG: Final = "aggregator.toml"
@@ -105,7 +105,7 @@ def new(**options: Any) -> None:
     root = request.output or Path(request.name)
     descriptor = root / f"{request.name}.descriptor.toml"
     if (root / _CONFIG).exists() and descriptor.exists():
-        _refuse_another(descriptor, plan, request)
+        _refuse_another(root, descriptor, plan, request)
         click.echo(f"{root} was made before: nothing was changed")
     else:
         _make(root, descriptor.name, plan, request)
@@ -133,9 +133,9 @@ def _id(name: str) -> AggregatorId:
         raise UsageError(f"NAME: {error}") from None
 
 
-def _refuse_another(path: Path, plan: AggregatorPlan, request: _New) -> None:
-    """Refuse a folder that was made for another aggregator, or one that others reach elsewhere."""
-    found = read_whole_descriptor(path)
+def _refuse_another(root: Path, descriptor: Path, plan: AggregatorPlan, request: _New) -> None:
+    """Refuse a folder of another aggregator, of one that others reach elsewhere, or that counts other batches."""
+    found, limits = read_whole_descriptor(descriptor), load_config(root / _CONFIG, {}).limits
     one, added = found.aggregator, found.operator_parts
     peers = "" if added is None else added.peer_endpoint
     said = {
@@ -145,10 +145,11 @@ def _refuse_another(path: Path, plan: AggregatorPlan, request: _New) -> None:
         "--peer-port": (peers, endpoint_of(plan.host, plan.peer_port)),
         "--broker": (one.mqtt_broker, request.broker),
         "--deployment": ("" if added is None else added.deployment, request.deployment),
+        "--min-batch": (str(limits.smallest_min_batch_size), str(request.min_batch)),
     }
     for option, (before, now) in said.items():
         if before != now:
-            raise UsageError(f"{path.parent} was made with {before!r}, {option} gives {now!r}; nothing was changed")
+            raise UsageError(f"{root} has {before!r}, {option} gives {now!r}; nothing was changed")
 
 
 def _make(root: Path, descriptor: str, plan: AggregatorPlan, request: _New) -> None:
@@ -405,7 +406,7 @@ class _Asked:
     def __str__(self) -> str:
         name = f" {self.request.name!r}" if self.request.name else ""
         hosts = f", at {', '.join(self.request.hosts)}" if self.request.hosts else ""
-        return f"{self.path}: {self.purpose.label}{name}{hosts}, key {self.request.digest.hex()[:16]}"
+        return f"{self.path}: {self.purpose.label}{name}{hosts}, key {self.request.digest.hex()[:SHOWN_DIGITS]}"
 
 
 def _checked(path: Path, request: Request, config: AggregatorConfig) -> _Asked:

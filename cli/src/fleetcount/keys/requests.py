@@ -25,7 +25,7 @@ from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import Digest, is_loopback
 
 from fleetcount.command.base import one_line
-from fleetcount.command.options import Count, check_output_directory, read_bytes, read_text, write_file
+from fleetcount.command.options import Count, check_output_directory, read_bytes, write_file
 
 MIN_BATCH: Final = click.option(
     "--min-batch",
@@ -40,6 +40,8 @@ DESCRIPTORS: Final = click.argument(
     "descriptors", metavar="DESCRIPTOR...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
 """What every operator of the deployment handed out, the leader's first."""
+SHOWN_DIGITS: Final = 16
+"""So many digits of a key's digest are shown to who asks and to who admits, for the two to compare."""
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
 _MAX_REQUEST_BYTES: Final = 16 * 1024
 _UNREADABLE: Final = (ValueError, TypeError, UnsupportedAlgorithm, x509.UnsupportedGeneralNameType)
@@ -125,17 +127,19 @@ def begin_party(
 ) -> bool:
     """Make the folder of a party: NAME.key (mode 0600), NAME.request and its files, of which one is `config`.
 
-    Returns False where the folder has been made with this configuration before: then nothing changes.
+    Returns False where the folder has been made with these very files before: then nothing changes.
 
     Raises:
-        UsageError: the folder is there with another content, or a name or host that no certificate can have.
+        UsageError: the folder is there with another content of one of them, or a name or host that no certificate can
+            have.
         MachineError: the disk does not take it.
     """
     made = output / config
     if made.is_file() and os.access(made, os.R_OK):
-        if read_text(made).encode() == files[config]:
-            return False
-        raise UsageError(f"{made} exists already and says something else; nothing was changed")
+        for file, content in files.items():
+            if read_bytes(output / file) != content:
+                raise UsageError(f"{output / file} exists already and says something else; nothing was changed")
+        return False
     key = ec.generate_private_key(ec.SECP256R1())
     request = make_request(key, purpose, "" if purpose is Purpose.DEVICE else name, hosts)
     with new_directory(output) as stage:
@@ -159,8 +163,10 @@ def say_made(output: Path, name: str, made: bool, rows: Sequence[tuple[str, str]
     """Print what the folder of a party has, what to hand over and what comes next."""
     if not made:
         click.echo(f"{output} was made before: nothing was changed")
-    handed = f"hand it to one of the operators (fleetcount operator admit), and put {name}.crt, its reply, beside it"
-    for what, text in (*rows, (str(output / f"{name}.request"), handed)):
+    asked = output / f"{name}.request"
+    key = read_request(asked).digest.hex()[:SHOWN_DIGITS]
+    handed = f"key {key}: hand it to one of the operators (fleetcount operator admit), and put {name}.crt, its reply,"
+    for what, text in (*rows, (str(asked), f"{handed} beside it")):
         click.echo(one_line(f"{what}: {text}"))
 
 

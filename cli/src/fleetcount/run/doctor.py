@@ -8,6 +8,7 @@ import base64
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -23,13 +24,17 @@ from fleetcount_aggregator.storage.store_check import examine_server
 from fleetcount_aggregator.windows.status import read_standing
 from fleetcount_client.assembly import transport_of
 from fleetcount_client.config import DeviceSettings, load_settings
+from fleetcount_client.subscriptions import KnownQuestion
 from fleetcount_protocol.channel.certificates import Purpose, aggregator_names, load_authorities, load_certificate
 from fleetcount_protocol.channel.user_names import certified_name, slot_name
+from fleetcount_protocol.clock import LARGEST_LEAD_S
 from fleetcount_protocol.errors import FleetcountError, UsageError
+from fleetcount_protocol.messages import QuestionOffer
 from fleetcount_protocol.question.question import Question
 from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.command.base import CheckFailedError, StrictCommand, one_line
+from fleetcount.command.progress import duration_text
 from fleetcount.read.readers import read_reader
 from fleetcount.read.states import ask_peer
 from fleetcount.run.device import wait_of
@@ -256,7 +261,7 @@ async def _examine(path: Path) -> list[Finding]:
 
             findings = await examine_aggregator(path)
         elif root.has("relay"):
-            findings = _relay(path)
+            findings = await _relay(path)
         elif root.has("device"):
             findings = await _device(path)
         elif root.has("reader"):
@@ -270,7 +275,7 @@ async def _examine(path: Path) -> list[Finding]:
     return [check_versions(), *findings]
 
 
-def _relay(path: Path) -> list[Finding]:
+async def _relay(path: Path) -> list[Finding]:
     from fleetcount_relay.config import load_relay_config  # As those of an aggregator.
 
     config, now = load_relay_config(path), time.time()
@@ -288,6 +293,8 @@ def _relay(path: Path) -> list[Finding]:
         guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key], []),
+        await check_port("own device port", config.relay.listen, needed=False),
+        *await asyncio.gather(*(check_port(f"aggregator {one.id}", one.endpoint) for one in config.aggregators)),
         *check_running(config.metrics),
     ]
 
@@ -329,7 +336,22 @@ async def _offer(settings: DeviceSettings) -> tuple[Finding, tuple[Question, ...
     finally:
         await transport.close()
     questions = {offer.signed.question.question_id: offer.signed.question for offer in offers}
-    return ok("aggregators", f"{len(questions)} questions on offer"), tuple(questions.values())
+    return guarded("aggregators", lambda: judge_offers(offers, time.time())), tuple(questions.values())
+
+
+def judge_offers(offers: Sequence[QuestionOffer], now: float) -> Finding:
+    """Return how many questions are on offer, or that one is over by this clock: aggregators offer none that is.
+
+    Raises:
+        QuestionError: an offer's start is not one of its question.
+    """
+    ends = {one.question_id: one for one in (KnownQuestion(offer=offer).asked.at_latest() for offer in offers)}
+    for question in ends.values():
+        if (late_s := now - question.schedule.end) > LARGEST_LEAD_S:
+            text = f"{question.name!r} is on offer, and by this clock it was over {duration_text(late_s)} ago"
+            hint = "this clock is ahead, or the aggregators have stopped"
+            return Finding(what="aggregators", severity=Severity.FAILED, text=f"{text}: {hint}")
+    return ok("aggregators", f"{len(ends)} questions on offer")
 
 
 def _reader(path: Path) -> list[Finding]:
