@@ -91,6 +91,16 @@ async def test_a_call_that_does_not_get_there_has_its_cause_beside_its_code() ->
     assert [word for word, text in said.items() if not text.startswith(f"unavailable ({word}")] == [], said
 
 
+def test_who_is_not_served_for_its_certificate_reads_which_one_that_was() -> None:
+    error = grpc.aio.AioRpcError(grpc.StatusCode.PERMISSION_DENIED, grpc.aio.Metadata(), grpc.aio.Metadata(), "secret")
+
+    assert call_reason(error) == "permission_denied (not authorised)"
+    assert call_reason(error, "issuer CN=x") == (
+        "permission_denied (not authorised: this certificate is denied there, or is none of whom it serves"
+        " (issuer CN=x))"
+    )
+
+
 def test_what_a_peer_says_itself_is_not_quoted() -> None:
     error = grpc.aio.AioRpcError(grpc.StatusCode.INTERNAL, grpc.aio.Metadata(), grpc.aio.Metadata(), "tls secret")
 
