@@ -56,6 +56,14 @@ async def test_a_broker_that_is_not_reached_is_said_in_words_without_the_login()
             "TLS failed: its certificate is not accepted here",
             "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate",
         ),
+        (
+            "TLS failed: its certificate is not yet valid by this clock",
+            "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate is not yet valid",
+        ),
+        (
+            "TLS failed: its certificate has ended by this clock",
+            "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate has expired",
+        ),
         ("TLS failed: it does not accept this certificate", "[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca"),
         (
             "TLS failed: it does not accept this certificate",

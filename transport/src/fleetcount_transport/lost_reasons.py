@@ -21,6 +21,8 @@ _WORDS: Final = (
     ("refused: nothing listens there", re.compile(r"connection refused", re.IGNORECASE)),
     ("host unknown", re.compile(r"name or service|domain name|resolving|name resolution|getaddrinfo|nodename", re.I)),
     ("not authorised", re.compile(r"not authori[sz]ed|bad user name|code:13[45]", re.IGNORECASE)),
+    ("TLS failed: its certificate is not yet valid by this clock", re.compile(r"certificate is not yet valid", re.I)),
+    ("TLS failed: its certificate has ended by this clock", re.compile(r"certificate has expired", re.I)),
     ("TLS failed: its certificate is not accepted here", re.compile(r"certificate.verify.failed|hostname verif", re.I)),
     ("TLS failed: it does not accept this certificate", re.compile(r"alert.*(ca|certificate)\b", re.I)),
     ("TLS failed", re.compile(r"ssl|tls|certificate|hostname verification", re.I)),
