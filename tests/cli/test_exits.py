@@ -9,7 +9,10 @@ from fleetcount.command.base import (
     describe,
     one_line,
 )
-from fleetcount_protocol.errors import DecodeError, MachineError, PeerError, UsageError
+from fleetcount.run.device import reason_of
+from fleetcount_client.outcome import Outcome, OutcomeKind
+from fleetcount_protocol.errors import DecodeError, MachineError, PeerError, RejectReason, UsageError
+from fleetcount_protocol.ids import WindowId
 
 
 @pytest.mark.parametrize(
@@ -103,3 +106,14 @@ def test_a_module_of_our_own_that_is_missing_is_a_bug() -> None:
     code, line = describe(ModuleNotFoundError("No module named 'fleetcount_x'", name="fleetcount_x"))
 
     assert (code, "a bug" in line) == (ExitCode.MACHINE, True)
+
+
+def test_a_device_whose_certificate_is_not_taken_says_what_that_means() -> None:
+    def said(reason: str) -> str:
+        return reason_of(Outcome(window_id=WindowId(bytes(32)), name="fast", kind=OutcomeKind.REJECTED, reason=reason))
+
+    assert said(RejectReason.BAD_CERTIFICATE.label) == (
+        "bad_certificate: an aggregator does not take this certificate: it is denied there, or ends before the window"
+        " does"
+    )
+    assert said(RejectReason.EXPIRED.label) == "expired"

@@ -56,6 +56,14 @@ async def test_a_broker_that_is_not_reached_is_said_in_words_without_the_login()
             "TLS failed: its certificate is not accepted here",
             "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: self-signed certificate",
         ),
+        (
+            "TLS failed: its certificate is not yet valid by this clock",
+            "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate is not yet valid",
+        ),
+        (
+            "TLS failed: its certificate has ended by this clock",
+            "[SSL: CERTIFICATE_VERIFY_FAILED] certificate verify failed: certificate has expired",
+        ),
         ("TLS failed: it does not accept this certificate", "[SSL: TLSV1_ALERT_UNKNOWN_CA] tlsv1 alert unknown ca"),
         (
             "TLS failed: it does not accept this certificate",
@@ -89,6 +97,16 @@ async def test_a_call_that_does_not_get_there_has_its_cause_beside_its_code() ->
                 said[word] = call_reason(caught.value)
 
     assert [word for word, text in said.items() if not text.startswith(f"unavailable ({word}")] == [], said
+
+
+def test_who_is_not_served_for_its_certificate_reads_which_one_that_was() -> None:
+    error = grpc.aio.AioRpcError(grpc.StatusCode.PERMISSION_DENIED, grpc.aio.Metadata(), grpc.aio.Metadata(), "secret")
+
+    assert call_reason(error) == "permission_denied (not authorised)"
+    assert call_reason(error, "issuer CN=x") == (
+        "permission_denied (not authorised: this certificate is denied there, or is none of whom it serves"
+        " (issuer CN=x))"
+    )
 
 
 def test_what_a_peer_says_itself_is_not_quoted() -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates
 from fleetcount_transport.watching import Conditions, certificate_ends, days_left, duration, ended, gauge
+from structlog.testing import capture_logs
 
 
 class Ticks:
@@ -79,6 +80,17 @@ def test_the_days_that_certificates_have_left_are_those_of_now(tmp_path: Path) -
     assert days_left(ends, end - 86_400) == {"own": 1, "device_ca": pytest.approx(271, abs=0.1)}
     assert ended(ends, end - 1) == ""
     assert ended(ends, end) == "ended: own"
+
+
+def test_who_starts_with_a_certificate_that_has_ended_reads_so_in_its_log(tmp_path: Path) -> None:
+    for name, validity in (("own", timedelta(seconds=1)), ("device_ca", timedelta(days=30))):
+        save_certificates(tmp_path / name, [CertificateAuthority.create(name, validity=validity).certificate])
+
+    with capture_logs() as logs:
+        ends = certificate_ends({name: tmp_path / name for name in ("own", "device_ca")})
+
+    told = {"event": "certificate_ended", "log_level": "error", "certificate": "own", "file": str(tmp_path / "own")}
+    assert logs == [told | {"ended": round(ends["own"])}]
 
 
 def test_a_gauge_has_one_label_or_none() -> None:

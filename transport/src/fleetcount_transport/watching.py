@@ -14,6 +14,8 @@ from fleetcount_protocol.channel.certificates import load_authorities
 from fleetcount_protocol.errors import UsageError
 from prometheus_client.core import GaugeMetricFamily
 
+from fleetcount_transport.logs import log
+
 _DAY_S: Final = 86_400
 
 
@@ -106,10 +108,16 @@ def _first_end(path: Path) -> float:
 def certificate_ends(files: Mapping[str, Path]) -> Mapping[str, float]:
     """Return the end of the first certificate to end in each file, Unix seconds, by the same names, always up to date.
 
+    Whoever starts with one that has ended reads so in its log: nobody connects to it, or it to nobody.
+
     Raises:
         UsageError, OSError: at the start, a file cannot be read or holds no certificate.
     """
-    return _Ends(files)
+    ends, now = _Ends(files), time.time()
+    for name, end in ends.items():
+        if now >= end:
+            log.error("certificate_ended", certificate=name, file=str(files[name]), ended=round(end))
+    return ends
 
 
 def days_left(ends: Mapping[str, float], now: float) -> dict[str, float]:

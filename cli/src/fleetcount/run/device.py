@@ -32,7 +32,7 @@ from fleetcount_client.spool_rows import NotedRefusal
 from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.accounting.vectors import decimal_of
-from fleetcount_protocol.errors import MachineError, UsageError
+from fleetcount_protocol.errors import MachineError, RejectReason, UsageError
 
 from fleetcount.command.base import (
     JSON,
@@ -52,6 +52,7 @@ CONFIG = click.option(
     "--config", "config", required=True, metavar="FILE.toml", type=click.Path(path_type=Path), help="The device's file."
 )
 _LAST_TIME: Final = 253_402_300_799
+_NOT_TAKEN: Final = ": an aggregator does not take this certificate: it is denied there, or ends before the window does"
 _LONGEST_END_S: Final = 5.0
 """How long after SIGTERM the process is still there, at most."""
 
@@ -399,19 +400,24 @@ def _log_to_stderr() -> None:
     logger.setLevel(logging.INFO)
 
 
+def reason_of(outcome: Outcome) -> str:
+    """Return why a window ended so; of an aggregator that takes no certificate of this device, what that may be."""
+    return outcome.reason + (_NOT_TAKEN if outcome.reason == RejectReason.BAD_CERTIFICATE.label else "")
+
+
 def _conclude(outcomes: Iterable[Outcome]) -> None:
     """Print one line a window and exit as the worst of them says."""
     outcomes = tuple(outcomes)
     for outcome in outcomes:
         click.echo(
-            one_line(f"{outcome.kind.value:<10} {outcome.window_id.hex()[:12]}  {outcome.name}  {outcome.reason}")
+            one_line(f"{outcome.kind.value:<10} {outcome.window_id.hex()[:12]}  {outcome.name}  {reason_of(outcome)}")
         )
         if outcome.fault:
             click.echo(one_line(f"{'':<10} answered as none of the values: {outcome.fault}"))
     if not outcomes:
         click.echo("no question on offer")
     kinds = [outcome.kind for outcome in outcomes]
-    named = [f"{outcome.name}: {outcome.reason}" for outcome in outcomes if outcome.kind is not OutcomeKind.DELIVERED]
+    named = [f"{one.name}: {reason_of(one)}" for one in outcomes if one.kind is not OutcomeKind.DELIVERED]
     if OutcomeKind.FAILED in kinds:
         raise MachineError(named[0])
     if OutcomeKind.REFUSED in kinds or OutcomeKind.REJECTED in kinds:
