@@ -387,7 +387,7 @@ async def test_over_tls_a_token_is_shown_to_the_right_databroker_and_to_nobody_e
 
     assert good == by_address == (61.0, "")
     assert reached == calls
-    assert {stranger, misnamed} == {(None, "unavailable (TLS failed)")}
+    assert {stranger, misnamed} == {(None, "unavailable (TLS failed: its certificate is not accepted here)")}
     assert none == wrong == (None, "unauthenticated (not authorised)")
     assert "holds no token" in broken[1]
     assert "is not a file" in gone[1]
