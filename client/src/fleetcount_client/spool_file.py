@@ -39,7 +39,7 @@ _TABLES: Final = (
     " secret BLOB NOT NULL, receipt_key BLOB NOT NULL, number INTEGER NOT NULL, expiry INTEGER NOT NULL,"
     " PRIMARY KEY(device, session_id)) WITHOUT ROWID",
 )
-SCHEMA: Final = Schema(version=2, tables=_TABLES, steps={1: ("ALTER TABLE ledger ADD COLUMN counts_until INTEGER",)})
+SCHEMA: Final = Schema(version=1, tables=_TABLES, steps={})
 """A step to a next version leaves what was charged as it stands, and adds to the tables above what it adds."""
 
 
