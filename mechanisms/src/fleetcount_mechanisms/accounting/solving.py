@@ -6,7 +6,7 @@ It must not choose noise that loses more than the promise: parameters are rounde
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from math import ceil, log, sqrt
 from typing import Final
 
@@ -65,8 +65,31 @@ def noise_for_promise(
     if require_positive("epsilon", epsilon) > LARGEST_BUDGET:
         raise MechanismError(f"epsilon is {epsilon}, allowed: 0 < epsilon <= {LARGEST_BUDGET}")
     require_open_unit("delta", delta)
-    own = Counter(shape.units)
-    held = (own,) if periods is None else tuple(map(Counter, periods))
+    own = _sizes(Counter(shape.units))
+    held = (own,) if periods is None else tuple(map(_sizes, periods))
+    return _solved(answer, own, held, epsilon, delta, law, zooms)  # type: ignore[arg-type]  # Laws are frozen values.
+
+
+_Sizes = tuple[tuple[int, int], ...]
+"""How many units of each size, in a form that a cache can keep."""
+
+
+def _sizes(counted: Mapping[int, int]) -> _Sizes:
+    return tuple(sorted(counted.items()))
+
+
+# A question that is explained and created solves for the same noise each time, some tenths of a second a time.
+@lru_cache(maxsize=64)
+def _solved(
+    answer: AnswerLaw,
+    own_sizes: _Sizes,
+    held_sizes: tuple[_Sizes, ...],
+    epsilon: Fraction,
+    delta: Fraction,
+    law: type[PlannedNoise],
+    zooms: Zooms | None,
+) -> PlannedNoise:
+    own, held = Counter(dict(own_sizes)), [Counter(dict(sizes)) for sizes in held_sizes]
 
     def loss(noise: PlannedNoise) -> Fraction:
         parties = FEWEST_AGGREGATORS
