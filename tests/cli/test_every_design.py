@@ -16,8 +16,9 @@ from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_client.answering import one_round_parts, truth_of
 from fleetcount_client.signals import Reading
 from fleetcount_mechanisms import answers
-from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, Relation, Truth, Zooms
+from fleetcount_mechanisms.answers import AnswerForm, AnswerKind, Relation, Truth
 from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, UniformBelow
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -34,7 +35,7 @@ from fleetcount_simulator.study.statements import statement_of
 from tests.simulator.scenario_doubles import EvenPopulation
 from tests.support.cases import case
 from tests.support.designs import design_name, every_design
-from tests.support.protocol_samples import aggregator, sampling_window
+from tests.support.protocol_samples import aggregator, at_zooms, sampling_window
 from tests.support.released import ONCE
 
 DEVICE = Digest(bytes(32))
@@ -175,9 +176,10 @@ def _plan_shows(fleetcount: Callable, design: Design) -> None:
             assert f"{view.audience}: {view.sentence}" in ran.out
 
 
+ZOOMS = Levels(16, (4, 4), (1, 2))
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(100), columns=4, rows=4)
 ZOOMED = [
-    Design(answer=answer, noise=noise, values=16, aggregators=2, zooms=Zooms(4, 4, 2))
+    Design(answer=answer, noise=noise, values=16, aggregators=2, levels=ZOOMS)
     for answer, noise in (
         (Truth(16), TwoSidedNoise(Fraction(1, 4))),
         (Truth(16), GaussianNoise(Fraction(133, 2))),
@@ -189,10 +191,10 @@ ZOOMED = [
 
 @pytest.mark.parametrize("design", ZOOMED, ids=design_name)
 def test_several_zooms_are_the_same_in_scenario_window_record_and_plan(fleetcount: Callable, design: Design) -> None:
-    plain = replace(design, zooms=None)
+    plain = replace(design, levels=Levels(design.values), coarser=())
     window, asked = window_of(plain), case_of(plain)
     thresholds = window.release.thresholds and (5,) * design.cell_count
-    window = replace(window, domain=GRID, release=replace(window.release, zooms=2, thresholds=thresholds))
+    window = replace(window, domain=GRID, release=at_zooms(replace(window.release, thresholds=thresholds), 2))
     asked.population.question = replace(asked.population.question, domain=GRID)  # type: ignore[misc]  # a test's own double.
     asked = replace(asked, mechanism=replace(asked.mechanism, zooms=2))
     outputs = list(range(design.output_count))

@@ -4,7 +4,6 @@ import csv
 import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from urllib.parse import unquote
@@ -22,7 +21,7 @@ from fleetcount_protocol.window.fields import Mode
 
 from tests.cli.test_question_export import Records, raw
 from tests.cli.test_question_files import CREATE, SPEC
-from tests.support.protocol_samples import every_window, record
+from tests.support.protocol_samples import at_zooms, every_window, record
 from tests.support.question_samples import GAUSSIAN, one_round_question
 
 PLAN = ("plan", "--devices", "2000", "--values", "256", "--epsilon", "1", "--mechanism", "direct")
@@ -48,10 +47,10 @@ def test_a_plan_splits_the_epsilon_over_the_zooms_and_shows_what_each_gives(flee
     ("words", "said"),
     [
         (("--values", "200"), "values is 200, allowed with zooms: a square number"),
-        (("--values", "4"), "zooms is 2 of a grid of 2 by 2 squares, allowed: 1 at most"),
+        (("--values", "4"), "squares of 2 times the side are asked of a grid of 2 by 2 squares, allowed: 1 at most"),
         (("--values", "16", "--levels", "3,6"), "--zooms goes with neither --levels"),
         (("--values", "16", "--largest-posterior", "0.9"), "--zooms goes with neither --levels"),
-        (("--values", "16", "--mechanism", "k-ary", "--epsilon-local", "1"), "zooms is 2 of answers by k-ary"),
+        (("--values", "16", "--mechanism", "k-ary", "--epsilon-local", "1"), "levels is 2 of answers by k-ary"),
     ],
 )
 def test_a_plan_of_zooms_that_cannot_be_is_refused(fleetcount: Callable, words: tuple[str, ...], said: str) -> None:
@@ -89,7 +88,7 @@ def test_the_noise_of_a_question_is_solved_for_all_its_zooms(fleetcount: Callabl
 
     assert created.code == 0, created.err
     design = read_question(deployed / "q.question").question.design
-    assert (design.zoom_count, design.output_count) == (3, 64 + 16 + 4)
+    assert (design.levels.count, design.output_count) == (3, 64 + 16 + 4)
     # A month of one zoom needs a standard deviation of 25.7; three zooms have three times the variance.
     assert isinstance(design.noise, GaussianNoise)
     assert 25.6 * 3**0.5 < float(design.noise.variance) ** 0.5 < 25.9 * 3**0.5
@@ -107,7 +106,7 @@ def test_one_window_takes_zooms_and_plans_noise_for_all_of_them(fleetcount: Call
 
     assert created.code == 0, created.err
     question = read_question(deployed / "q.question").question
-    assert (question.release.noise_epsilon, question.release.zooms) == (Fraction(1, 2), 3)
+    assert (question.release.noise_epsilon, question.release.sides) == (Fraction(1, 2), (1, 2, 4))
     assert ", counted at 3 zooms in one report" in " ".join(created.out.split())
 
 
@@ -137,7 +136,7 @@ def export(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     frame = Frame(epsg=32632, offset_x="-683195.58", offset_y="-4928877.56")
     grid = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=4, rows=2, frame=frame)
-    changes = {"domain": grid, "participants": Participants.NOISED, "release": replace(GAUSSIAN, zooms=2)}
+    changes = {"domain": grid, "participants": Participants.NOISED, "release": at_zooms(GAUSSIAN, 2)}
     Records(tmp_path / "got", one_round_question(Mode.DIRECT, **changes)).add((0, 1))
     return lambda *arguments: fleetcount("question", "export", "--records", "got", *arguments)
 
@@ -215,4 +214,7 @@ def test_a_scenario_takes_zooms_and_says_what_all_of_them_lose(fleetcount: Calla
 
     assert ran.code == 0, ran.err
     assert "  1.000   1.000\n" in ran.out
-    assert (refused.code, "zooms is 3 of a grid of 8 by 6 squares" in refused.err) == (2, True)
+    assert (refused.code, "squares of 4 times the side are asked of a grid of 8 by 6 squares" in refused.err) == (
+        2,
+        True,
+    )

@@ -16,10 +16,11 @@ from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.client.deployment import START, Deployment, charge_of, open_policy
+from tests.support.protocol_samples import at_zooms
 
 WORLD = Deployment()
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(100), columns=4, rows=2)
-RELEASE = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20), zooms=2)
+RELEASE = at_zooms(Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20)), 2)
 DIRECT = {"domain": GRID, "mode": Mode.DIRECT, "mechanism": None, "release": RELEASE}
 SAMPLING = {"domain": GRID, "mechanism": SamplingDie.uniform(Fraction(1, 4), 8), "release": RELEASE}
 
@@ -37,9 +38,9 @@ def test_an_owner_s_limit_holds_for_all_zooms_together() -> None:
 @pytest.mark.parametrize("asked", [DIRECT, SAMPLING], ids=["direct", "sampling"])
 def test_an_answer_is_charged_for_every_zoom_and_exposed_once(asked: dict[str, object]) -> None:
     policy = open_policy(allow_direct=True)
-    stronger = replace(RELEASE, zooms=1, noise_epsilon=Fraction(1))
+    stronger = replace(RELEASE, coarser=(), noise_epsilon=Fraction(1))
 
-    releases = (RELEASE, replace(RELEASE, zooms=1), stronger)
+    releases = (RELEASE, replace(RELEASE, coarser=()), stronger)
     several, one, double = (charge_of(WORLD.once(**{**asked, "release": release}), policy) for release in releases)
 
     assert (several.exposure, several.answers) == (one.exposure, one.answers)
@@ -52,7 +53,7 @@ def test_an_answer_is_charged_for_every_zoom_and_exposed_once(asked: dict[str, o
 
 def test_a_question_is_judged_and_reserved_for_every_zoom() -> None:
     question = WORLD.question(**SAMPLING, coin=Coin.DAY)
-    plain = WORLD.question(**{**SAMPLING, "release": replace(RELEASE, zooms=1)}, coin=Coin.DAY)
+    plain = WORLD.question(**{**SAMPLING, "release": replace(RELEASE, coarser=())}, coin=Coin.DAY)
     policy = open_policy(largest_epsilon=Fraction(2))
 
     # Under a coin of a day one answer loses as without it: two numbers of each of two zooms.

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fleetcount_mechanisms.answers import Relation, Truth, answer_named
+from fleetcount_mechanisms.answers import AnswerLaw, Relation, Truth, answer_named
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.gaussian_losses import STATED_DELTA, gaussian_loss
+from fleetcount_mechanisms.noise import GaussianNoise
 from fleetcount_mechanisms.randomness import rounded_up
 from fleetcount_mechanisms.renyi import (
     gaussian_rho,
@@ -88,11 +90,15 @@ CASES = {
 }
 
 
+def under(answer: AnswerLaw, variance: Fraction) -> Design:
+    return Design(answer=answer, noise=GaussianNoise(variance), values=answer.values, aggregators=2)
+
+
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("variance", [2, 9, 40])
 def test_the_loss_is_at_least_that_of_brute_force_and_at_most_a_third_above(name: str, variance: int) -> None:
     answer, truths = CASES[name]
-    epsilon, delta = gaussian_loss(answer, Fraction(variance), Relation.ANY_VALUE)
+    epsilon, delta = gaussian_loss(under(answer, Fraction(variance)), Relation.ANY_VALUE)
     noise = lattice(variance, 12 * math.isqrt(variance) + 14)
     laws = [release(chances, noise) for chances in truths]
     pairs = [(one, other) for one in laws for other in laws if one is not other]
@@ -112,7 +118,7 @@ def test_a_bit_of_a_vector_loses_less_than_a_value_and_both_hold() -> None:
         truth: release({(a, b): p * q for a, p in bits[truth[0]].items() for b, q in bits[truth[1]].items()}, noise)
         for truth in ((0, 0), (0, 1), (1, 0), (1, 1))
     }
-    bit, value = (gaussian_loss(answer, Fraction(9), one) for one in (Relation.ANY_BIT, Relation.ANY_VALUE))
+    bit, value = (gaussian_loss(under(answer, Fraction(9)), one) for one in (Relation.ANY_BIT, Relation.ANY_VALUE))
 
     assert bit < value
     for one, first in laws.items():
@@ -138,8 +144,8 @@ def test_the_renyi_loss_of_a_sampled_value_is_at_least_that_of_the_worst_pair(va
 def test_a_local_promise_stands_where_it_is_the_smaller_one() -> None:
     answer = answer_named("warner", 1, parameters={"keep": Fraction(3, 5)})
 
-    assert gaussian_loss(answer, Fraction(1), Relation.ANY_VALUE) == (Fraction(answer.epsilon), 0)  # type: ignore[attr-defined]
-    assert gaussian_loss(answer, Fraction(10**6), Relation.ANY_VALUE)[1] == DELTA
+    assert gaussian_loss(under(answer, Fraction(1)), Relation.ANY_VALUE) == (Fraction(answer.epsilon), 0)  # type: ignore[attr-defined]
+    assert gaussian_loss(under(answer, Fraction(10**6)), Relation.ANY_VALUE)[1] == DELTA
 
 
 def test_a_release_loses_what_opendp_0_16_says_and_at_most_8_percent_more_than_the_exact_loss() -> None:
@@ -173,14 +179,14 @@ def test_the_table_of_the_privacy_page_is_computed() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "privacy.md").read_text(encoding="utf-8")
     for variance in (4, 662, 5000):
         answers = (Truth(1), Truth(2), SamplingDie.uniform(SAMPLED, 1), SamplingDie.uniform(SAMPLED, 2))
-        losses = [gaussian_loss(answer, Fraction(variance), Relation.ANY_VALUE)[0] for answer in answers]
+        losses = [gaussian_loss(under(answer, Fraction(variance)), Relation.ANY_VALUE)[0] for answer in answers]
         assert f"| {variance} | " + " | ".join(str(rounded_up(loss)) for loss in losses) + " |" in page
 
 
 def test_parameters_outside_their_range_are_refused() -> None:
     for call, words in (
         (lambda: gaussian_rho(0, 1, Fraction(1)), "cells is 0"),
-        (lambda: gaussian_loss(Truth(1), Fraction(0), Relation.ANY_VALUE), "noise variance is 0"),
+        (lambda: gaussian_loss(under(Truth(1), Fraction(0)), Relation.ANY_VALUE), "noise variance is 0"),
         (lambda: order_epsilon(Fraction(1), Fraction(1), DELTA), "order is 1"),
         (lambda: order_epsilon(Fraction(1), Fraction(2), Fraction(1)), "delta is 1"),
         (lambda: zcdp_epsilon(Fraction(-1), DELTA), "rho is -1"),

@@ -5,10 +5,10 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
-from fleetcount_mechanisms.accounting.charges import noise_divergence, noise_pure
-from fleetcount_mechanisms.answers import Zooms
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.levels import Levels, worst_moves
 from fleetcount_mechanisms.linear import gaussian_price, geometric_price, group_price, least_squares_variance
+from fleetcount_mechanisms.moves import moves_pure, moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.renyi import total_divergences
 
@@ -36,16 +36,21 @@ def test_a_yes_no_total_is_the_cell_again_and_costs_as_much() -> None:
     assert gaussian_price([[1], [1]], [S, S]) == 1 / S == 2 * gaussian_price([[1]], [S])
 
 
-@pytest.mark.parametrize("count", [2, 3])
-def test_zooms_are_rows_and_have_their_price(count: int) -> None:
-    zooms = Zooms(columns=8, rows=4, count=count)
-    values = zooms.sizes[0]
-    columns = [zooms.all_sums([int(place == one) for place in range(values)]) for one in range(values)]
-    rows = [list(row) for row in zip(*columns, strict=True)]
+@pytest.mark.parametrize("total", [False, True])
+@pytest.mark.parametrize("sides", [(1,), (1, 2), (1, 4), (1, 2, 4)], ids=str)
+@pytest.mark.parametrize("noises", [("3", "5", "7", "2"), ("3", "3", "3", "3"), ("4", "1", "9", "1/2")], ids=str)
+def test_the_closed_form_of_levels_is_the_price_of_their_rows(
+    sides: tuple[int, ...], noises: tuple[str, ...], total: bool
+) -> None:
+    levels = Levels(64, (8, 8), sides, total)
+    given = [Fraction(one) for one in (*noises[: len(sides)], *noises[3:] * total)]
+    each = [one for one, size in zip(given, levels.sizes, strict=True) for _ in range(size)]
 
-    assert gaussian_price(rows, [S] * len(rows)) == noise_divergence(GaussianNoise(S), 2 * count, 5) / 5
-    e1 = Fraction(1, 7)
-    assert geometric_price(rows, [e1] * len(rows)) == noise_pure(TwoSidedNoise(e1), 2 * count)
+    gaussian = worst_moves(levels, [GaussianNoise(one) for one in given])
+    geometric = worst_moves(levels, [TwoSidedNoise(one) for one in given])
+
+    assert moves_rho(gaussian) == gaussian_price(levels.rows(), each)
+    assert moves_pure(geometric) == geometric_price(levels.rows(), each)
 
 
 @pytest.mark.parametrize("values", [2, 3, 4, 24])

@@ -7,23 +7,31 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_mechanisms.accounting.charges import moved_cells, unit_loss, unit_pure
+from fleetcount_mechanisms.accounting.charges import unit_loss, unit_pure
 from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses
 from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import SCALE, ScheduleShape
-from fleetcount_mechanisms.answers import AnswerLaw, Truth, Zooms, answer_named, most_zooms
-from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named
+from fleetcount_mechanisms.design import Design, Spread
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.levels import Levels, largest_side, neighbouring_sides
 from fleetcount_mechanisms.losses import PlannedNoise, noise_for, stated_loss
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import plan_question
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 
-ZOOMS = Zooms(4, 2, 2)
+
+def grid(columns: int, rows: int, zooms: int) -> Levels:
+    return Levels(columns * rows, (columns, rows), neighbouring_sides(zooms))
+
+
+ZOOMS = grid(4, 2, 2)
 """Eight squares, and above them two: the smallest pyramid."""
-DEEP = Zooms(8, 4, 3)
+DEEP = grid(8, 4, 3)
+SKIPPING = Levels(128, (16, 8), (1, 8))
+"""Squares, and of eight times the side: what is between them is not opened."""
 RATE = Fraction(1, 4)
 
 
@@ -31,16 +39,23 @@ def die(values: int, rate: Fraction = RATE) -> SamplingDie:
     return SamplingDie.uniform(rate, values, allow_large_rate=True)
 
 
-def zoomed(answer: AnswerLaw, noise: NoiseLaw, zooms: Zooms | None) -> Design:
-    return Design(answer=answer, noise=noise, values=answer.values, aggregators=2, zooms=zooms)
+def zoomed(answer: AnswerLaw, noise: NoiseLaw, zooms: Levels | None) -> Design:
+    return Design(
+        answer=answer, noise=noise, values=answer.values, aggregators=2, levels=zooms or Levels(answer.values)
+    )
 
 
-def places(zooms: Zooms, truth: int) -> set[tuple[int, int, int]]:
+def even(levels: Levels) -> Spread:
+    return Spread(levels=levels, ratios=(Fraction(1),) * (levels.count - 1))
+
+
+def places(zooms: Levels, truth: int) -> set[tuple[int, int, int]]:
     """Return (zoom, column, row) of every square that a truth lies in, by geometry alone."""
     if truth == 0:
         return set()
-    column, row = (truth - 1) % zooms.columns, (truth - 1) // zooms.columns
-    return {(zoom, math.floor(column / 2**zoom), math.floor(row / 2**zoom)) for zoom in range(zooms.count)}
+    columns, _ = zooms.grids[0]
+    column, row = (truth - 1) % columns, (truth - 1) // columns
+    return {(zoom, math.floor(column / side), math.floor(row / side)) for zoom, side in enumerate(zooms.sides)}
 
 
 # Which square lies in which.
@@ -52,8 +67,8 @@ def test_sums_of_larger_squares_are_those_of_the_squares_inside_them() -> None:
     assert ZOOMS.all_sums(devices) == [*devices, 1 + 2 + 10 + 20, 3 + 4 + 30 + 40]
 
 
-@pytest.mark.parametrize("zooms", [ZOOMS, DEEP, Zooms(2, 4, 2), Zooms(6, 10, 2), Zooms(16, 16, 4)], ids=str)
-def test_a_device_counts_once_in_every_zoom_and_where_geometry_says(zooms: Zooms) -> None:
+@pytest.mark.parametrize("zooms", [ZOOMS, DEEP, grid(2, 4, 2), grid(6, 10, 2), grid(16, 16, 4), SKIPPING], ids=str)
+def test_a_device_counts_once_in_every_zoom_and_where_geometry_says(zooms: Levels) -> None:
     starts = list(itertools.accumulate(zooms.sizes, initial=0))
 
     for truth in range(1, zooms.sizes[0] + 1):
@@ -69,29 +84,31 @@ def test_a_device_counts_once_in_every_zoom_and_where_geometry_says(zooms: Zooms
 
 @pytest.mark.parametrize(
     ("columns", "rows", "most"),
-    [(1, 1, 1), (2, 2, 1), (2, 4, 2), (4, 4, 2), (16, 16, 4), (64, 32, 6), (12, 20, 3), (3, 4, 1), (4094, 1, 1)],
+    [(1, 1, 1), (2, 2, 1), (2, 4, 2), (4, 4, 2), (16, 16, 8), (64, 32, 32), (12, 20, 4), (3, 4, 1), (4094, 1, 1)],
 )
 def test_sides_are_halved_as_often_as_two_squares_are_left(columns: int, rows: int, most: int) -> None:
-    assert most_zooms(columns, rows) == most
-    with pytest.raises(MechanismError, match=rf"zooms is {max(2, most + 1)} of a grid .* allowed: {most} at most"):
-        Zooms(columns, rows, max(2, most + 1))
+    assert largest_side(columns, rows) == most
+    with pytest.raises(MechanismError, match=rf"squares of {2 * most} times the side .* allowed: {most} at most"):
+        Levels(columns * rows, (columns, rows), (1, 2 * most))
 
 
 def test_what_has_no_zooms_is_refused_by_name() -> None:
     noise = TwoSidedNoise(Fraction(1))
-    with pytest.raises(MechanismError, match="zooms is 1, allowed"):
-        Zooms(4, 4, 1)
-    with pytest.raises(MechanismError, match="values is 4, allowed: the 8 squares"):
+    with pytest.raises(MechanismError, match=r"sides are \(2, 4\), allowed: growing powers of two"):
+        Levels(16, (4, 4), (2, 4))
+    with pytest.raises(MechanismError, match=r"sides are \(1, 2\) of values that are no grid"):
+        Levels(16, None, (1, 2))
+    with pytest.raises(MechanismError, match="values is 4, allowed: the 8 cells of the levels"):
         zoomed(Truth(4), noise, ZOOMS)
-    with pytest.raises(MechanismError, match="zooms is 2 of answers by k-ary, allowed: 1"):
+    with pytest.raises(MechanismError, match="levels is 2 of answers by k-ary, allowed: 1"):
         zoomed(KaryResponse(Fraction(1, 2), 8), noise, ZOOMS)
-    with pytest.raises(MechanismError, match="zooms is 2 of answers by mangat-vector, allowed: 1"):
+    with pytest.raises(MechanismError, match="levels is 2 of answers by mangat-vector, allowed: 1"):
         zoomed(MangatVector(Fraction(1, 10), 8), noise, ZOOMS)
-    with pytest.raises(MechanismError, match="zooms is 2 of exact counts, allowed: 1"):
+    with pytest.raises(MechanismError, match="levels is 2 of exact counts, allowed: 1"):
         zoomed(die(8), NoNoise(), ZOOMS)
     for law in (TwoSidedNoise, GaussianNoise):
-        with pytest.raises(MechanismError, match="zooms is 2 of answers by k-ary"):
-            noise_for(answer_named("k-ary", 8, epsilon_local=Fraction(1)), Fraction(1, 2), law, 2)
+        with pytest.raises(MechanismError, match="levels is 2 of answers by k-ary"):
+            noise_for(answer_named("k-ary", 8, epsilon_local=Fraction(1)), Fraction(1, 2), law, even(ZOOMS))
 
 
 def test_a_design_opens_the_numbers_of_all_zooms() -> None:
@@ -99,20 +116,20 @@ def test_a_design_opens_the_numbers_of_all_zooms() -> None:
 
     assert (design.summed_count, design.output_count, design.cell_count) == (32, 32 + 8 + 2, 42)
     assert len(design.opened_sums(range(32))) == design.output_count
-    assert (moved_cells(design), design.exposure) == (6, 1)
+    assert (design.moves, design.exposure) == (((design.noise,) * 6,), 1)
 
 
 # What one release loses: only the numbers that a pair of truths moves can tell them apart.
 
 
-def law_of(zooms: Zooms, truth: int, seen: list[tuple[int, int, int]], rate: float) -> list[tuple[float, np.ndarray]]:
+def law_of(zooms: Levels, truth: int, seen: list[tuple[int, int, int]], rate: float) -> list[tuple[float, np.ndarray]]:
     """Return what a device adds to the numbers `seen`: with which chance what."""
     where = places(zooms, truth)
     own = np.array([float(one in where) for one in seen])
     return [(rate, own), (1 - rate, np.zeros(len(seen)))] if rate < 1 else [(1.0, own)]
 
 
-def tables(zooms: Zooms, noise: NoiseLaw, one: int, two: int, rate: float, reach: int) -> list[np.ndarray]:
+def tables(zooms: Levels, noise: NoiseLaw, one: int, two: int, rate: float, reach: int) -> list[np.ndarray]:
     """Return the two laws of the numbers that differ, on a box around 0."""
     seen = sorted(places(zooms, one) | places(zooms, two))
     axis = np.arange(-reach, reach + 1.0)
@@ -139,10 +156,12 @@ def _mass(noise: NoiseLaw, at: np.ndarray) -> np.ndarray:
     return (1 - ratio) / (1 + ratio) * ratio ** np.abs(at)
 
 
-@pytest.mark.parametrize("zooms", [ZOOMS, Zooms(2, 4, 2)], ids=str)
+@pytest.mark.parametrize("zooms", [ZOOMS, grid(2, 4, 2)], ids=str)
 @pytest.mark.parametrize("rate", [Fraction(1, 10), Fraction(9, 20), Fraction(1)], ids=str)
 @pytest.mark.parametrize("epsilon", [Fraction(1, 5), Fraction(1), Fraction(3)], ids=str)
-def test_the_statement_of_geometric_noise_is_the_largest_ratio(zooms: Zooms, rate: Fraction, epsilon: Fraction) -> None:
+def test_the_statement_of_geometric_noise_is_the_largest_ratio(
+    zooms: Levels, rate: Fraction, epsilon: Fraction
+) -> None:
     """Ratios of geometric numbers that move by at most one are extreme within one of 0."""
     noise, answer = TwoSidedNoise(epsilon), Truth(8) if rate == 1 else die(8, rate)
     claimed = float(zoomed(answer, noise, zooms).epsilon or 0)
@@ -201,8 +220,8 @@ def test_planned_noise_keeps_the_promise_over_all_zooms_and_no_weaker_one_does(
 ) -> None:
     target = Fraction(1)
 
-    noise = noise_for(answer, target, law, 2)
-    planned = plan_question(400, answer, target, noise=law, zooms=ZOOMS).design
+    noise = noise_for(answer, target, law, even(ZOOMS))
+    planned = plan_question(400, answer, target, noise=law, spread=even(ZOOMS)).design
 
     weaker = GaussianNoise(noise.variance - Fraction(1, 100)) if isinstance(noise, GaussianNoise) else None
     if weaker is None:
@@ -270,7 +289,7 @@ def test_no_charge_is_below_the_divergence_of_the_numbers(rate: Fraction, noise:
 def test_the_noise_of_a_question_keeps_its_promise_over_all_zooms() -> None:
     shape, promise = ScheduleShape(units=(1,) * 24, days=(24,)), (Fraction(4), Fraction(1, 10**6))
 
-    noise = noise_for_promise(Truth(32), shape, *promise, zooms=DEEP)
+    noise = noise_for_promise(Truth(32), shape, *promise, spread=even(DEEP))
 
     plain = noise_for_promise(Truth(32), ScheduleShape(units=(1,) * 72, days=(72,)), *promise)
     assert noise == plain
@@ -281,6 +300,9 @@ def test_the_noise_of_a_question_keeps_its_promise_over_all_zooms() -> None:
 
 def test_stated_losses_grow_with_the_zooms() -> None:
     for noise in (TwoSidedNoise(Fraction(1, 2)), GaussianNoise(Fraction(50))):
-        for answer in (Truth(8), die(8)):
-            found = [stated_loss(answer, noise, zooms)[0] for zooms in (1, 2, 3, 4)]
+        for answer in (Truth(256), die(256)):
+            found = [
+                stated_loss(zoomed(answer, noise, Levels(256, (16, 16), neighbouring_sides(zooms))))[0]
+                for zooms in (1, 2, 3, 4)
+            ]
             assert found == sorted(set(found))

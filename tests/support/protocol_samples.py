@@ -10,6 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from fleetcount_mechanisms.levels import neighbouring_sides
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView
@@ -20,7 +21,16 @@ from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.release.record import Cell, ReleaseRecord
 from fleetcount_protocol.window.domain import Bins, Categories, Frame, H3Cells, Prefixes, SquareGrid
-from fleetcount_protocol.window.fields import Aggregator, HpkeKey, Mode, QuestionRef, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.fields import (
+    Aggregator,
+    CoarserLevel,
+    HpkeKey,
+    Mode,
+    QuestionRef,
+    Release,
+    ReleaseKind,
+    UploadStyle,
+)
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window
 
@@ -109,6 +119,14 @@ def at_window(window: Window, index: int = 5, *, noised_participants: bool = Fal
     return replace(window, **({"question": ref} | changes))
 
 
+def at_zooms(release: Release, count: int) -> Release:
+    """Return the release at so many zooms, each of twice the side of the one before, all with the cells' noise."""
+    parameter = release.noise_epsilon if release.noise_variance is None else release.noise_variance
+    assert parameter is not None
+    coarser = tuple(CoarserLevel(side=side, noise=parameter) for side in neighbouring_sides(count)[1:])
+    return replace(release, coarser=coarser)
+
+
 def every_window() -> dict[str, Window]:
     """Return one window of every kind of domain, mechanism, release and upload style."""
     exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(9, 10))
@@ -149,16 +167,16 @@ def every_window() -> dict[str, Window]:
         "one_sided": one_round_window(Mode.DIRECT, release=one_sided),
         "sampling_gaussian": sampling_window(release=gaussian),
         "direct_gaussian": one_round_window(Mode.DIRECT, domain=colours, release=gaussian),
-        "direct_zooms": one_round_window(Mode.DIRECT, domain=grid, release=replace(gaussian, zooms=3)),
+        "direct_zooms": one_round_window(Mode.DIRECT, domain=grid, release=at_zooms(gaussian, 3)),
         "sampling_zooms": sampling_window(
             domain=replace(grid, columns=4, rows=2),
             mechanism=SamplingDie.uniform(Fraction(1, 4), 8),
-            release=Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20), zooms=2),
+            release=at_zooms(Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)), 2),
         ),
         "one_sided_zooms": one_round_window(
             Mode.DIRECT,
             domain=replace(grid, columns=2, rows=4),
-            release=replace(one_sided, thresholds=(3,) * 8 + (9, 10), zooms=2),
+            release=at_zooms(replace(one_sided, thresholds=(3,) * 8 + (9, 10)), 2),
         ),
     }
 

@@ -19,7 +19,7 @@ from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord
 from fleetcount_protocol.window.domain import Categories, Frame, Prefixes, SquareGrid
 from fleetcount_protocol.window.fields import HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 
-from tests.support.protocol_samples import aggregator, key_pair, record, seed_bytes, signing_key
+from tests.support.protocol_samples import aggregator, at_zooms, key_pair, record, seed_bytes, signing_key
 
 SEED = seed_bytes("verify seed")
 """What the verify keys of every sample's windows are derived from."""
@@ -125,7 +125,7 @@ def every_question() -> dict[str, Question]:
         "zooms": sampling_question(
             domain=SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=4, rows=2),
             mechanism=SamplingDie.uniform(Fraction(1, 2), 8, allow_large_rate=True),
-            release=replace(GAUSSIAN, zooms=2),
+            release=at_zooms(GAUSSIAN, 2),
             participants=Participants.NOISED,
         ),
     }

@@ -1,7 +1,7 @@
 """Reading of a release: estimates, standard errors and intervals of the cells 1..V, of one release or many.
 
-With zooms the cells are the squares of all zooms, in the order in which they are opened, each read separately;
-`answers.zooms` makes them consistent.
+With several levels the cells are those of all levels, in the order in which they are opened, each read separately;
+`answers.levels` makes them add up.
 
 Run by aggregators, analysts and studies. Its only inputs are the question's design and the opened numbers, so that all
 of them get the same results. No other module may choose the formula for a design.
@@ -33,7 +33,7 @@ _MEAN_GRID: Final = 10**9
 class Reading:
     """Estimates, their standard errors and interval ends of cells 1..V, in devices; all of one shape.
 
-    The shape is (V,) for one release and (runs, V) for many; with zooms V stands for `Design.cell_count`.
+    The shape is (V,) for one release and (runs, V) for many; with several levels V stands for `Design.cell_count`.
     """
 
     estimates: Floats

@@ -14,6 +14,7 @@ __all__ = [
     "GaussianNoise",
     "InfeasibleTargetError",
     "KaryResponse",
+    "Levels",
     "Mangat",
     "MangatVector",
     "MechanismError",
@@ -25,26 +26,27 @@ __all__ = [
     "RandomSource",
     "SamplingDie",
     "SeededRandom",
+    "Spread",
     "SystemRandom",
     "Truth",
     "TwoCoin",
     "TwoSidedGeometric",
     "TwoSidedNoise",
     "Warner",
-    "Zooms",
     "optimal_epsilon",
     "plan_question",
     "toss",
 ]
 
 if TYPE_CHECKING:
-    from fleetcount_mechanisms.answers import Truth, Zooms
+    from fleetcount_mechanisms.answers import Truth
     from fleetcount_mechanisms.asymmetric import AsymmetricGeometric, OneSidedGeometric
     from fleetcount_mechanisms.composition import optimal_epsilon
-    from fleetcount_mechanisms.design import Design
+    from fleetcount_mechanisms.design import Design, Spread
     from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
     from fleetcount_mechanisms.gaussian import DiscreteGaussian
     from fleetcount_mechanisms.geometric import TwoSidedGeometric
+    from fleetcount_mechanisms.levels import Levels
     from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
     from fleetcount_mechanisms.planning import Plan, plan_question
     from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
@@ -64,13 +66,14 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "answers": "Truth Zooms",
+            "answers": "Truth",
             "asymmetric": "AsymmetricGeometric OneSidedGeometric",
             "composition": "optimal_epsilon",
-            "design": "Design",
+            "design": "Design Spread",
             "errors": "InfeasibleTargetError MechanismError",
             "gaussian": "DiscreteGaussian",
             "geometric": "TwoSidedGeometric",
+            "levels": "Levels",
             "noise": "GaussianNoise NoNoise OneSidedNoise TwoSidedNoise",
             "planning": "Plan plan_question",
             "randomness": "RandomSource SeededRandom SystemRandom",

@@ -3,7 +3,7 @@
 There is one row a family; a new mechanism is added here (CONTRIBUTING.md). `design` says what follows for a question.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
@@ -279,98 +279,19 @@ for _kind in (
     register_answer(_kind)
 
 
-# One report counted at several zooms: the squares of a grid, and above them squares of two, four, ... times the side.
-#
-# The only place that defines which square lies in which, how many numbers there are and their order. It must not know
-# noise, a share or a place on earth.
-
-_FORMS_WITH_ZOOMS = (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH)
+_FORMS_WITH_LEVELS: Final = (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH)
 
 
-@dataclass(frozen=True, slots=True)
-class Zooms:
-    """A grid of `columns` times `rows` squares counted at `count` zooms, zoom 0 the squares that devices report.
-
-    Square i of a zoom (from 0, row by row) is in column i % columns. A square of zoom z holds four of zoom z - 1. The
-    coarsest zoom has two squares or more: so a device that moves between any two values moves at most two numbers of
-    every zoom, and one that moves far enough moves two of all of them.
+def require_levels(answer: AnswerLaw, levels: int) -> int:
+    """Return the number of levels at which answers by this law may be opened.
 
     Raises:
-        MechanismError: fewer than 2 zooms, or more than `most_zooms` of the grid.
+        MechanismError: levels below 1, or above 1 for answers that devices randomize.
     """
-
-    columns: int
-    rows: int
-    count: int
-
-    def __post_init__(self) -> None:
-        """Check that every zoom divides the grid."""
-        most = most_zooms(self.columns, self.rows)
-        if require_at_least("zooms", self.count, 2) > most:
-            raise MechanismError(
-                f"zooms is {self.count} of a grid of {self.columns} by {self.rows} squares, allowed: {most} at most;"
-                " both sides are halved for each, and two squares are left"
-            )
-
-    @property
-    def grids(self) -> tuple[tuple[int, int], ...]:
-        """(Columns, rows) of every zoom, finest first."""
-        return tuple((self.columns >> zoom, self.rows >> zoom) for zoom in range(self.count))
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """How many squares every zoom has, finest first."""
-        return tuple(columns * rows for columns, rows in self.grids)
-
-    def parents(self, zoom: int) -> tuple[int, ...]:
-        """Return for every square of a zoom the square of the next coarser one that holds it, both from 0."""
-        columns, rows = self.grids[zoom]
-        return tuple(row // 2 * (columns // 2) + column // 2 for row in range(rows) for column in range(columns))
-
-    def all_sums(self, finest: Sequence[int]) -> list[int]:
-        """Return the numbers of every zoom, finest first, from those of the finest: what is noised and opened.
-
-        Run by aggregators on sums of shares and by simulators. A caller that counts modulo a prime reduces afterwards.
-
-        Raises:
-            MechanismError: the numbers are not as many as the squares of the finest zoom.
-        """
-        if len(finest) != self.sizes[0]:
-            raise MechanismError(f"there are {len(finest)} sums, allowed: the {self.sizes[0]} of the grid")
-        found, below = list(finest), list(finest)
-        for zoom, size in enumerate(self.sizes[1:]):
-            above = [0] * size
-            for one, parent in zip(below, self.parents(zoom), strict=True):
-                above[parent] += one
-            found += above
-            below = above
-        return found
-
-
-def most_zooms(columns: int, rows: int) -> int:
-    """Return the most zooms of a grid: both sides are even but for the coarsest, which has two squares or more.
-
-    Raises:
-        MechanismError: no column or no row.
-    """
-    require_at_least("columns", columns, 1)
-    require_at_least("rows", rows, 1)
-    most = 1
-    while columns % 2 == rows % 2 == 0 and columns * rows > 4:
-        columns, rows, most = columns // 2, rows // 2, most + 1
-    return most
-
-
-def require_zooms(answer: AnswerLaw, zooms: int) -> int:
-    """Return the number of zooms at which answers by this law may be counted.
-
-    Raises:
-        MechanismError: zooms below 1, or above 1 for answers that devices randomize.
-    """
-    if require_at_least("zooms", zooms, 1) > 1 and kind_of(answer).form not in _FORMS_WITH_ZOOMS:
-        # Their error comes from the devices: a reader who adds up the finest squares gets the same error.
+    if require_at_least("levels", levels, 1) > 1 and kind_of(answer).form not in _FORMS_WITH_LEVELS:
+        # Their error comes from the devices: a reader who adds up the cells gets the same error.
         raise MechanismError(
-            f"zooms is {zooms} of answers by {kind_of(answer).name}, allowed: 1; for answers that devices randomize"
-            " a coarser zoom is no more accurate than the sum of its squares"
+            f"levels is {levels} of answers by {kind_of(answer).name}, allowed: 1; for answers that devices randomize"
+            " a larger cell or a total is no more accurate than the sum of its cells"
         )
-    return zooms
+    return levels

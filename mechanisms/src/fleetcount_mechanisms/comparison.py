@@ -14,9 +14,10 @@ from typing import Final, Literal
 from fleetcount_mechanisms.accounting.question_losses import units_loss
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
-from fleetcount_mechanisms.answers import AnswerLaw, Truth, Zooms
-from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.design import Design, Spread
 from fleetcount_mechanisms.errors import InfeasibleTargetError
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import Plan, default_sampling_rate
 from fleetcount_mechanisms.randomness import rounded_up
@@ -69,7 +70,7 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     *,
     aggregators: int = 2,
     level: Fraction = Fraction(95, 100),
-    zooms: Zooms | None = None,
+    spread: Spread | None = None,
     periods: Mapping[Unit, Sequence[Mapping[int, int]]] | None = None,
     one_in: int = 1,
 ) -> tuple[Compared, ...]:
@@ -78,27 +79,27 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     `periods` are the units that a period of a ledger touches if such questions follow one another
     (`noise_for_promise`), by the unit of the coin; without it each row's noise is that of one question alone. With
     `one_in` above 1 responses are also asked of each device in one window of so many, with all of epsilon there.
-    A way that cannot keep the promise with noise of an allowed size is left out; with `zooms` so are responses.
+    A way that cannot keep the promise with noise of an allowed size is left out; with several levels (`spread`) so are
+    responses.
 
     Raises:
         MechanismError: devices or values below 1, epsilon not in (0, 700], or delta not in (0, 1).
     """
-    found = list[Compared]()
+    parts, found = Spread(levels=Levels(values)) if spread is None else spread, list[Compared]()
     for name, threat, unit, answer, law in _ways(values, sum(shapes["window"].units)):
         try:
             held = None if periods is None else periods[unit or "window"]
-            noise = noise_for_promise(answer, shapes[unit or "window"], epsilon, delta, law, periods=held, zooms=zooms)
+            noise = noise_for_promise(answer, shapes[unit or "window"], epsilon, delta, law, periods=held, spread=parts)
         except InfeasibleTargetError:
             continue
-        design = Design(answer=answer, noise=noise, values=values, aggregators=aggregators, zooms=zooms)
-        plan = Plan(devices=devices, design=design, level=level)
+        plan = Plan(devices=devices, design=parts.design(answer, noise, aggregators), level=level)
         found.append(Compared(name=name, threat=threat, unit=unit, plan=plan))
-    local = None if zooms is not None else _local(values, shapes["window"], epsilon, delta)
+    local = None if parts.levels.count > 1 else _local(values, shapes["window"], epsilon, delta)
     if local is not None:
         design = Design(answer=local, noise=_LOCAL_NOISE, values=values, aggregators=aggregators)
         plan = Plan(devices=devices, design=design, level=level)
         found.append(Compared(name="response", threat=Threat.NONE_TRUSTED, unit=None, plan=plan))
-    if zooms is None and one_in > 1 and shapes["window"].windows > 1:
+    if parts.levels.count == 1 and one_in > 1 and shapes["window"].windows > 1:
         once = _rotated(devices, values, -(-shapes["window"].windows // one_in), epsilon, aggregators, level, one_in)
         if once is not None:
             found.append(once)

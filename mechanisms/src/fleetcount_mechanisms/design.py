@@ -6,7 +6,7 @@ hold a time, a key or a signal: these belong to the window.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -18,13 +18,13 @@ from fleetcount_mechanisms.answers import (
     AnswerKind,
     AnswerLaw,
     Relation,
-    Zooms,
     channel_of,
     kind_of,
-    require_zooms,
+    require_levels,
 )
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
-from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.levels import Levels, Move, drawn_at_once, scaled, worst_moves
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
 
 if TYPE_CHECKING:  # Loaded by `views`: a device that starts needs neither a statement nor its exact logarithms.
@@ -36,6 +36,10 @@ MOST_AGGREGATORS: Final = 5
 
 _RELATIONS: Final = {"one-cell": Relation.ANY_VALUE, "two-cell": Relation.ANY_VALUE} | {it.value: it for it in Relation}
 """The relation of each change a view is about; `Neighbours` are the two ways in which a value moves counts of cells."""
+
+
+_CELLS: Final = Levels(1)
+"""The cells alone, of whichever V a design has."""
 
 
 class Outputs(Enum):
@@ -81,23 +85,31 @@ class LedgerLoss:
 class Design:
     """One question's law: each device answers by `answer`, each of k `aggregators` adds `noise` to V `values`' sums.
 
-    With `zooms` the values are the squares of a grid: the sums of larger squares are noised and opened beside them.
+    `levels` says what is opened, without it the cells alone. `noise` is that of the cells, `coarser` has the noise of
+    every level above them, without it that of the cells.
 
     Raises:
         MechanismError: an answer for another V, another number of aggregators than 2..5, or noise that does not go with
-            the answer: the truth needs noise, one-sided noise goes with the truth alone. Zooms of another V, of answers
-            that devices randomize, or without noise.
+            the answer: the truth needs noise, one-sided noise goes with the truth alone. Levels of another V, of
+            answers that devices randomize, without noise or with noise of several families. A total of one-sided
+            counts. Sampled answers with levels of unequal noise, but for a total beside the cells alone, under Gaussian
+            noise of a whole multiple of their variance.
     """
 
     answer: AnswerLaw
     noise: NoiseLaw
     values: int
     aggregators: int
-    zooms: Zooms | None = None
+    levels: Levels = _CELLS
+    coarser: tuple[NoiseLaw, ...] = ()
 
     def __post_init__(self) -> None:
         """Check that the parts fit."""
         require_at_least("values", self.values, 1)
+        if self.levels.count == 1:
+            object.__setattr__(self, "levels", Levels(self.values))
+        if not self.coarser:
+            object.__setattr__(self, "coarser", (self.noise,) * (self.levels.count - 1))
         if self.answer.values != self.values:
             raise MechanismError(f"values is {self.values}, allowed: the answer's own {self.answer.values}")
         require_at_least("aggregators", self.aggregators, FEWEST_AGGREGATORS)
@@ -107,19 +119,55 @@ class Design:
             raise MechanismError("a direct release has no noise, allowed: noise; nothing else protects the truth")
         if isinstance(self.noise, OneSidedNoise) and self.form is not AnswerForm.TRUTH:
             raise MechanismError(f"one-sided noise is on answers by {self.kind.name}, allowed: only on direct counts")
-        if self.zooms is not None:
-            self._check_zooms(self.zooms)
+        self._check_levels()
 
-    def _check_zooms(self, zooms: Zooms) -> None:
-        if zooms.sizes[0] != self.values:
-            raise MechanismError(f"values is {self.values}, allowed: the {zooms.sizes[0]} squares of the zooms' grid")
-        require_zooms(self.answer, zooms.count)
+    def _check_levels(self) -> None:
+        levels = self.levels
+        if levels.values != self.values:
+            raise MechanismError(f"values is {self.values}, allowed: the {levels.values} cells of the levels")
+        if len(self.coarser) != levels.count - 1:
+            raise MechanismError(f"there are noises of {1 + len(self.coarser)} levels, allowed: of {levels.count}")
+        if require_levels(self.answer, levels.count) == 1:
+            return
         if not self.noised:
-            raise MechanismError(f"zooms is {zooms.count} of exact counts, allowed: 1; a reader can add them up")
+            raise MechanismError(f"levels is {levels.count} of exact counts, allowed: 1; a reader can add them up")
+        if any(type(law) is not type(self.noise) for law in self.coarser):
+            raise MechanismError(f"levels have noise of several laws, allowed: all {self.noise.name}")
+        if isinstance(self.noise, OneSidedNoise):
+            self._check_one_sided(self.noise)
+        if self.form is AnswerForm.TWO_ROUNDS:
+            self._check_sampled()
+
+    def _check_one_sided(self, noise: OneSidedNoise) -> None:
+        if self.levels.total:
+            raise MechanismError("a total is asked of one-sided counts, allowed: of counts with two-sided noise")
+        if any(cast("OneSidedNoise", law).direction != noise.direction for law in self.coarser):
+            raise MechanismError(f"levels have noise of both directions, allowed: all {noise.direction!r}")
+
+    def _check_sampled(self) -> None:
+        # What levels of unequal noise lose under one toss of a coin was worked out for the total alone.
+        if not self.levels.total:
+            if set(self.coarser) != {self.noise}:
+                raise MechanismError("zooms of sampled answers have unequal noise, allowed: equal shares; direct: any")
+            return
+        ratio = self.total_ratio
+        if self.levels.count > 2 or ratio is None or ratio.denominator != 1:
+            raise MechanismError(
+                "a total of sampled answers is allowed beside the cells alone, with Gaussian noise of a whole multiple"
+                " of their variance"
+            )
+
+    @property
+    def total_ratio(self) -> Fraction | None:
+        """The variance parameter of the total's Gaussian noise in those of a cell; None without such a total."""
+        law = self.coarser[-1] if self.levels.total else None
+        if not isinstance(law, GaussianNoise) or not isinstance(self.noise, GaussianNoise):
+            return None
+        return law.variance / self.noise.variance
 
     def __getstate__(self) -> dict[str, object]:
         """Return the fields without the cached properties, for sending a design to another process."""
-        return {part: self.__dict__[part] for part in ("answer", "noise", "values", "aggregators", "zooms")}
+        return {part: self.__dict__[part] for part in ("answer", "noise", "values", "aggregators", "levels", "coarser")}
 
     @cached_property
     def kind(self) -> AnswerKind:
@@ -175,22 +223,38 @@ class Design:
 
     @property
     def output_count(self) -> int:
-        """How many numbers the aggregators noise and open: the sums, and behind them those of every coarser zoom."""
-        return self.summed_count + self.cell_count - self.values
+        """How many numbers the aggregators noise and open: the sums, and behind them those of every coarser level."""
+        return self.baseline_opened + self.levels.opened
 
     @property
     def cell_count(self) -> int:
-        """How many of these numbers count a cell: V, or the squares of all zooms."""
-        return self.values if self.zooms is None else sum(self.zooms.sizes)
-
-    @property
-    def zoom_count(self) -> int:
-        """At how many zooms one answer is counted: 1, or the number of zooms."""
-        return 1 if self.zooms is None else self.zooms.count
+        """How many of these numbers count a cell: V, or the cells of all levels."""
+        return self.levels.opened
 
     def opened_sums(self, sums: Sequence[int]) -> list[int]:
-        """Return the numbers to noise and open from `summed_count` sums: these, then those of every coarser zoom."""
-        return list(sums) if self.zooms is None else self.zooms.all_sums(sums)
+        """Return the numbers to noise and open from `summed_count` sums: these, then those of every coarser level."""
+        return list(sums) if self.levels.count == 1 else self.levels.all_sums(sums)
+
+    @property
+    def laws(self) -> tuple[NoiseLaw, ...]:
+        """The noise of every level, that of the cells first."""
+        return self.noise, *self.coarser
+
+    @property
+    def opened_noise(self) -> tuple[tuple[NoiseLaw, int], ...]:
+        """What every aggregator draws, as (law, how many numbers in a row have it), in the order of what is opened."""
+        sizes = (self.summed_count, *self.levels.sizes[1:])
+        return drawn_at_once(zip(self.laws, sizes, strict=True))
+
+    @property
+    def moved_in_level(self) -> int:
+        """How many opened numbers of a level a changed answer moves: two, or one if there is one cell only."""
+        return 1 if self.values == 1 and self.outputs is not Outputs.ALL else 2
+
+    @cached_property
+    def moves(self) -> tuple[Move, ...]:
+        """The worst moves of one changed answer: the noises of the opened numbers that change by 1."""
+        return worst_moves(self.levels, self.laws, alone=self.moved_in_level == 1)
 
     @cached_property
     def channel(self) -> tuple[Fraction, Fraction]:
@@ -214,7 +278,7 @@ class Design:
     def _views(self) -> "tuple[AdversaryView, ...]":
         from fleetcount_mechanisms.statement import views_of  # Imported here: see TYPE_CHECKING above.
 
-        return views_of(self.answer, self.noise, self.aggregators, self.zoom_count)
+        return views_of(self)
 
     @property
     def epsilon(self) -> Decimal | None:
@@ -243,6 +307,55 @@ class Design:
         from fleetcount_mechanisms.randomness import rounded_up
         from fleetcount_mechanisms.statement import delta_up
 
-        noise = cast("TwoSidedNoise | GaussianNoise", self.noise)
-        loss, delta = stated_loss(self.answer, noise, any_value=True)
+        loss, delta = stated_loss(self, any_value=True)
         return LedgerLoss(epsilon=rounded_up(loss), relation=Relation.ANY_VALUE, delta=delta_up(delta))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How the noise of every level follows from that of the cells, as a question asks for it before it is solved for.
+
+    `ratios` has for each coarser level its noise against that of the cells: variances are multiplied by it, epsilons
+    divided. `own_total` is the total's noise where the question names it; then it has no ratio.
+
+    Raises:
+        MechanismError: not one ratio above 0 for each coarser level.
+    """
+
+    levels: Levels
+    ratios: tuple[Fraction, ...] = field(default=())
+    own_total: NoiseLaw | None = None
+
+    def __post_init__(self) -> None:
+        """Check the number of ratios."""
+        wanted = self.levels.count - 1 - (self.own_total is not None)
+        if len(self.ratios) != wanted or any(one <= 0 for one in self.ratios):
+            raise MechanismError(f"there are {len(self.ratios)} ratios of noise, allowed: {wanted}, all above 0")
+
+    @property
+    def cells_share(self) -> Fraction:
+        """The part of the budget that the cells have among the zooms; the total's part is not counted."""
+        zooms = self.ratios[: len(self.levels.sides) - 1]
+        return 1 / (1 + sum((1 / ratio for ratio in zooms), Fraction(0)))
+
+    @property
+    def widest(self) -> Fraction:
+        """The largest variance of a level's noise in those of the cells'; at least 1."""
+        return max((Fraction(1), *self.ratios))
+
+    def coarser(self, noise: NoiseLaw) -> tuple[NoiseLaw, ...]:
+        """Return the noise of every level above the cells, whose own is `noise`."""
+        found = [scaled(noise, ratio) for ratio in self.ratios]
+        return (*found, *(() if self.own_total is None else (self.own_total,)))
+
+    def design(self, answer: AnswerLaw, noise: NoiseLaw, aggregators: int = FEWEST_AGGREGATORS) -> Design:
+        """Return the design of these levels, `noise` being that of the cells."""
+        coarser = self.coarser(noise)
+        return Design(
+            answer=answer,
+            noise=noise,
+            values=answer.values,
+            aggregators=aggregators,
+            levels=self.levels,
+            coarser=coarser,
+        )

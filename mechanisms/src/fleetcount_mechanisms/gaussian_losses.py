@@ -1,7 +1,7 @@
 """The loss of ONE release with discrete Gaussian noise: epsilon at a fixed delta, from Renyi losses; callers round up.
 
 It must not add up releases (`accounting` does), state a loss smaller than the truth or repeat a formula of `renyi`.
-There is no pure epsilon; the cells of `gaussian_rho` are the opened numbers that a change moves by 1.
+There is no pure epsilon.
 """
 
 from collections.abc import Callable
@@ -9,9 +9,18 @@ from fractions import Fraction
 from math import exp, lgamma, log, log1p
 from typing import Final, cast
 
-from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, channel_of, kind_of, require_zooms
-from fleetcount_mechanisms.gaussian import require_variance
-from fleetcount_mechanisms.renyi import amplified, gaussian_rho, order_epsilon, panel_gaussian_divergence, zcdp_epsilon
+from fleetcount_mechanisms.answers import AnswerForm, Relation
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.moves import moves_rho
+from fleetcount_mechanisms.noise import GaussianNoise
+from fleetcount_mechanisms.renyi import (
+    amplified,
+    order_epsilon,
+    panel_gaussian_divergence,
+    total_divergences,
+    zcdp_epsilon,
+)
 from fleetcount_mechanisms.responses import RandomizedResponse
 
 STATED_DELTA: Final = Fraction(1, 10**9)
@@ -21,32 +30,28 @@ _LARGEST_ORDER: Final = 512
 _TURNS: Final = 24
 
 
-def gaussian_loss(
-    answer: AnswerLaw, variance: Fraction, relation: Relation, zooms: int = 1
-) -> tuple[Fraction, Fraction]:
+def gaussian_loss(design: Design, relation: Relation) -> tuple[Fraction, Fraction]:
     """Return (eps, delta) of the opened counts with one honest aggregator's noise, eps to an error below 1e-60.
 
     delta is `STATED_DELTA`, or 0 where the devices' own randomness alone promises as much. An answer is the truth with
     weight w and otherwise a draw that ignores it, so a loss of (eps, delta/w) of the truth's counts is one of
-    (ln(1 + w(e**eps - 1)), delta) (`amplified`). Values that are sampled have `panel_gaussian_divergence` as well.
-    `relation` is ANY_BIT for one place of a vector, else ANY_VALUE. Each of `zooms` counts as a release of its own.
+    (ln(1 + w(e**eps - 1)), delta) (`amplified`). Values that are sampled have the divergence of a unit as well.
+    `relation` is ANY_BIT for one place of a vector, else ANY_VALUE.
 
     Raises:
-        MechanismError: a variance outside its range, or more than one zoom of answers that devices randomize.
+        MechanismError: noise that is not Gaussian.
     """
-    kind, (hit, miss) = kind_of(answer), channel_of(answer)
-    weight, one_cell = hit - miss, answer.values == 1
-    if kind.form is AnswerForm.BITS:
-        one_cell = one_cell or relation is Relation.ANY_BIT
-        weight = weight if one_cell else 1 - (1 - weight) ** 2
-    elif kind.form is AnswerForm.POSITION:
-        one_cell = False
-    rho = gaussian_rho(1 if one_cell else 2, require_zooms(answer, zooms), require_variance(variance))
-    losses = [(_amplified(rho, weight), STATED_DELTA)]
-    if kind.form is AnswerForm.TWO_ROUNDS:
-        losses.append((_sampled_epsilon(weight, variance, zooms, 1 if one_cell else 2), STATED_DELTA))
-    if kind.form in (AnswerForm.POSITION, AnswerForm.BITS) and kind.relation is Relation.ANY_VALUE:
-        losses.append((Fraction(cast("RandomizedResponse", answer).epsilon), Fraction(0)))
+    weight, moves = design.exposure, design.moves
+    if design.form is AnswerForm.BITS:
+        if relation is Relation.ANY_BIT:
+            moves = ((design.noise,),)
+        elif design.moved_in_level > 1:
+            weight = 1 - (1 - weight) ** 2
+    losses = [(_amplified(moves_rho(moves), weight), STATED_DELTA)]
+    if design.form is AnswerForm.TWO_ROUNDS:
+        losses.append((_sampled_epsilon(design), STATED_DELTA))
+    if design.device_randomizes and design.kind.relation is Relation.ANY_VALUE:
+        losses.append((Fraction(cast("RandomizedResponse", design.answer).epsilon), Fraction(0)))
     return min(losses)
 
 
@@ -57,10 +62,33 @@ def _amplified(rho: Fraction, weight: Fraction) -> Fraction:
     return loss if weight == 1 else amplified(weight, loss)
 
 
-def _sampled_epsilon(rate: Fraction, variance: Fraction, zooms: int, cells: int) -> Fraction:
+def sampled_divergence(design: Design, windows: int, order: int) -> Fraction:
+    """Return the Renyi divergence of one unit of sampled answers under Gaussian noise, for any change (Theorem 3).
+
+    Levels of one noise count as windows of one toss. With a total beside the cells it is the largest of the three
+    pairs of answers, none of which is the worst at every order, and known for a coin a window.
+
+    Raises:
+        MechanismError: noise that is not Gaussian, or a total under a coin that holds for several windows.
+    """
+    variance = cast("GaussianNoise", design.noise).variance
+    if (ratio := design.total_ratio) is None:
+        numbers, cells = windows * design.levels.count, design.moved_in_level
+        return panel_gaussian_divergence(design.exposure, numbers, variance, order, cells=cells)
+    if windows > 1:
+        raise MechanismError(f"a total is asked under a coin of {windows} windows, allowed: a coin a window")
+    return max(total_divergences(design.exposure, variance, int(ratio), order))
+
+
+def _inverse_variance(design: Design) -> Fraction:
+    return sum((1 / cast("GaussianNoise", law).variance for law in design.laws), Fraction(0))
+
+
+def _sampled_epsilon(design: Design) -> Fraction:
     """Return the least eps of one sampled answer at `STATED_DELTA`, at the order that floats find."""
-    log_delta, half = log(STATED_DELTA), float(zooms / (2 * variance))
-    drawn, left = log(rate), log1p(-rate)
+    cells = design.moved_in_level
+    log_delta, half = log(STATED_DELTA), float(_inverse_variance(design)) / 2
+    drawn, left = log(design.exposure), log1p(-design.exposure)
 
     def loss(real_order: float) -> float:
         order = round(real_order)
@@ -75,8 +103,7 @@ def _sampled_epsilon(rate: Fraction, variance: Fraction, zooms: int, cells: int)
         return renyi + log1p(-1 / order) - (log_delta + log(order)) / (order - 1)
 
     order = round(_lowest(loss, 2.0, float(_LARGEST_ORDER)))
-    renyi = panel_gaussian_divergence(rate, zooms, variance, order, cells=cells)
-    return max(Fraction(0), order_epsilon(renyi, order, STATED_DELTA))
+    return max(Fraction(0), order_epsilon(sampled_divergence(design, 1, order), order, STATED_DELTA))
 
 
 def _lowest(loss: Callable[[float], float], low: float, high: float) -> float:

@@ -17,8 +17,9 @@ from fleetcount_mechanisms.answers import (
     Relation,
     channel_of,
     kind_of,
-    require_zooms,
+    require_levels,
 )
+from fleetcount_mechanisms.design import Design, Spread
 from fleetcount_mechanisms.errors import (
     InfeasibleTargetError,
     MechanismError,
@@ -28,6 +29,8 @@ from fleetcount_mechanisms.errors import (
 )
 from fleetcount_mechanisms.gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
 from fleetcount_mechanisms.gaussian_losses import gaussian_loss
+from fleetcount_mechanisms.levels import Levels
+from fleetcount_mechanisms.moves import moves_pure
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import float_up, fraction_down, near_exp, near_log, near_sqrt, rounded_up
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
@@ -294,46 +297,61 @@ PlannedNoise = TwoSidedNoise | OneSidedNoise | GaussianNoise
 
 
 def noise_for(
-    answer: AnswerLaw, epsilon: Fraction, law: type[PlannedNoise] = TwoSidedNoise, zooms: int = 1
+    answer: AnswerLaw, epsilon: Fraction, law: type[PlannedNoise] = TwoSidedNoise, spread: Spread | None = None
 ) -> PlannedNoise:
-    """Return the weakest noise with which the published counts of all zooms lose at most epsilon, rounded down.
+    """Return the weakest noise of the cells with which the published counts of all levels lose at most epsilon.
 
     One-sided noise is charged as it is, once a zoom. A response is searched on multiples of 1/1000, the others solved
     on 10**-6. Gaussian noise, whose epsilon is at `gaussian_losses.STATED_DELTA`, is searched on variances in 1/100.
+    `spread` says how the noise of the coarser levels follows.
 
     Raises:
-        MechanismError: a target not in (0, 100], or too small for the grid; more than one zoom of answers that devices
+        MechanismError: a target not in (0, 100], or too small for the grid; several levels of answers that devices
             randomize.
         InfeasibleTargetError: no noise on this response reaches the target.
     """
-    target = require_positive("epsilon", epsilon)
-    if law is OneSidedNoise:
-        return OneSidedNoise(min(target / require_zooms(answer, zooms), Fraction(LARGEST_PLANNED_EPSILON)))
+    parts = Spread(levels=Levels(answer.values)) if spread is None else spread
+    require_levels(answer, parts.levels.count)
     if law is GaussianNoise:
-        return _gaussian_for(answer, target, zooms)
-    if kind_of(answer).form in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
-        needed = noise_epsilon_for(target, channel_of(answer)[0], neighbours_of(answer.values))
-        return TwoSidedNoise(min(_divided(needed, zooms), Fraction(LARGEST_PLANNED_EPSILON)))
-    require_zooms(answer, zooms)
-    return TwoSidedNoise(_response_noise(answer, target))
+        return _gaussian_for(answer, require_positive("epsilon", epsilon), parts)
+    own = parts.own_total.epsilon if isinstance(parts.own_total, TwoSidedNoise) else None
+    return geometric_for(answer, epsilon, law is OneSidedNoise, parts.cells_share, own)
 
 
-def _divided(noise_epsilon: Fraction, zooms: int) -> Fraction:
-    """Return noise_epsilon/zooms, rounded down to the grid: the numbers that one answer moves lose together (F1)."""
-    each = Fraction(floor(noise_epsilon / zooms * NOISE_GRID), NOISE_GRID)
+def geometric_for(
+    answer: AnswerLaw,
+    epsilon: Fraction,
+    one_sided: bool,
+    share: Fraction = Fraction(1),
+    total: Fraction | None = None,
+) -> TwoSidedNoise | OneSidedNoise:
+    """Return the weakest geometric noise of cells that have `share` of the zooms' budget, `total` that of a total.
+
+    Raises:
+        MechanismError, InfeasibleTargetError: as `noise_for`.
+    """
+    target = require_positive("epsilon", epsilon)
+    if one_sided:
+        return OneSidedNoise(min(target * share, Fraction(LARGEST_PLANNED_EPSILON)))
+    if kind_of(answer).form not in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
+        return TwoSidedNoise(_response_noise(answer, target))
+    needed = noise_epsilon_for(target, channel_of(answer)[0], neighbours_of(answer.values))
+    # A value that comes moves a number of every zoom and the total; the numbers that move lose together (F1).
+    most = needed if total is None else min(needed, target - total)
+    each = Fraction(floor(most * share * NOISE_GRID), NOISE_GRID)
     if each <= 0:
-        raise MechanismError(f"zooms is {zooms}, allowed: so few that each has a noise epsilon of 1/{NOISE_GRID}")
-    return each
+        raise MechanismError(f"the cells have a share of {share}, allowed: a noise epsilon of 1/{NOISE_GRID} for them")
+    return TwoSidedNoise(min(each, Fraction(LARGEST_PLANNED_EPSILON)))
 
 
-def _gaussian_for(answer: AnswerLaw, target: Fraction, zooms: int) -> GaussianNoise:
+def _gaussian_for(answer: AnswerLaw, target: Fraction, parts: Spread) -> GaussianNoise:
     """Return the least variance on the grid whose loss is within the target, by bisection: the loss falls."""
 
     def within(steps: int) -> bool:
-        epsilon, _ = stated_loss(answer, GaussianNoise(Fraction(steps, _VARIANCE_GRID)), zooms)
+        epsilon, _ = stated_loss(parts.design(answer, GaussianNoise(Fraction(steps, _VARIANCE_GRID))))
         return rounded_up(epsilon, _PLACES) <= target
 
-    low, high = (int(one * _VARIANCE_GRID) for one in (SMALLEST_VARIANCE, LARGEST_VARIANCE))
+    low, high = (int(one * _VARIANCE_GRID) for one in (SMALLEST_VARIANCE, LARGEST_VARIANCE / parts.widest))
     if not within(high):
         raise InfeasibleTargetError(f"epsilon is {target}, allowed: one that noise of variance 10**8 reaches")
     low -= 1
@@ -362,16 +380,15 @@ def _rounded_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Decimal:
     return rounded_up(released_loss(answer, noise_epsilon), _PLACES)
 
 
-def released_loss(answer: AnswerLaw, noise_epsilon: Fraction, zooms: int = 1) -> Fraction:
-    """Return the loss of the opened counts with one honest aggregator's two-sided noise, to an error below 1e-60.
+def released_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:
+    """Return the loss of the opened cells with one honest aggregator's two-sided noise, to an error below 1e-60.
 
-    For any change of the truth; of one bit if the truth is a vector of bits. With zooms a change moves numbers of all
-    of them at once, whose factors e**e1 multiply: the loss is that of one zoom with `zooms` times e1.
+    For any change of the truth; of one bit if the truth is a vector of bits.
 
     Raises:
-        MechanismError: a noise epsilon not in (0, 100], or more than one zoom of answers that devices randomize.
+        MechanismError: a noise epsilon not in (0, 100].
     """
-    noise = require_zooms(answer, zooms) * TwoSidedNoise(noise_epsilon).epsilon
+    noise = TwoSidedNoise(noise_epsilon).epsilon
     form = kind_of(answer).form
     if form is AnswerForm.POSITION:
         # An answer that changes moves two outputs, a factor of e**(2 e1) between their release laws.
@@ -384,23 +401,30 @@ def released_loss(answer: AnswerLaw, noise_epsilon: Fraction, zooms: int = 1) ->
     return exact_release_epsilon(channel_of(answer)[0], noise, neighbours_of(answer.values))
 
 
-def stated_loss(
-    answer: AnswerLaw, noise: TwoSidedNoise | GaussianNoise, zooms: int = 1, *, any_value: bool = False
-) -> tuple[Fraction, Fraction]:
+def stated_loss(design: Design, *, any_value: bool = False) -> tuple[Fraction, Fraction]:
     """Return the (epsilon, delta) that a statement gives for the opened counts, epsilon to an error below 1e-60.
 
     For any change of the truth. If the truth is a vector of bits: for a change of one bit, or with `any_value` for one
-    value that becomes another.
+    value that becomes another. With levels a change moves numbers of all of them at once, whose factors multiply: the
+    loss of sampled answers is that of one number with the sum of their epsilons.
 
     Raises:
         MechanismError: as `gaussian_loss` and `released_loss`.
     """
+    answer, noise = design.answer, design.noise
     if isinstance(noise, GaussianNoise):
-        one_bit = kind_of(answer).multi_hot and not any_value
-        return gaussian_loss(answer, noise.variance, Relation.ANY_BIT if one_bit else Relation.ANY_VALUE, zooms)
-    if any_value and kind_of(answer).form is AnswerForm.BITS:
+        one_bit = design.kind.multi_hot and not any_value
+        return gaussian_loss(design, Relation.ANY_BIT if one_bit else Relation.ANY_VALUE)
+    if not isinstance(noise, TwoSidedNoise):
+        raise MechanismError(f"noise is {noise.name!r}, allowed: two-sided geometric, discrete Gaussian")
+    if any_value and design.form is AnswerForm.BITS:
         return any_value_loss(answer, noise.epsilon), Fraction(0)
-    return released_loss(answer, noise.epsilon, zooms), Fraction(0)
+    if design.form is AnswerForm.TRUTH:
+        return cast("Fraction", moves_pure(design.moves)), Fraction(0)
+    if design.form is AnswerForm.TWO_ROUNDS:
+        together = sum((cast("TwoSidedNoise", law).epsilon for law in design.laws), Fraction(0))
+        return exact_release_epsilon(design.exposure, together, neighbours_of(answer.values)), Fraction(0)
+    return released_loss(answer, noise.epsilon), Fraction(0)
 
 
 def any_value_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:

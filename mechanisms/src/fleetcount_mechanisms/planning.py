@@ -9,8 +9,8 @@ from fractions import Fraction
 from math import erf, expm1, sqrt
 from typing import Final
 
-from fleetcount_mechanisms.answers import AnswerLaw, Zooms
-from fleetcount_mechanisms.design import Design, Outputs
+from fleetcount_mechanisms.answers import AnswerLaw
+from fleetcount_mechanisms.design import Design, Outputs, Spread
 from fleetcount_mechanisms.errors import (
     InfeasibleTargetError,
     MechanismError,
@@ -18,6 +18,7 @@ from fleetcount_mechanisms.errors import (
     require_open_unit,
     require_positive,
 )
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_mechanisms.randomness import fraction_down, fraction_up, near_exp
@@ -272,17 +273,18 @@ def plan_question(
     *,
     noise: type[PlannedNoise] = TwoSidedNoise,
     level: Fraction = _LEVEL,
-    zooms: Zooms | None = None,
+    spread: Spread | None = None,
 ) -> Plan:
     """Return the plan of a count whose release loses at most epsilon, with the weakest noise of that law.
 
-    With `zooms` all of them together lose as much; the plan's errors are those of one number of any of them.
+    `spread` says which levels are opened, which all together lose as much; the plan's errors are those of a cell read
+    alone.
 
     Raises:
         MechanismError: a parameter outside its range, or no noise reaches epsilon.
     """
-    law = noise_for(answer, _checked_target(epsilon), noise, 1 if zooms is None else zooms.count)
-    design = Design(answer=answer, noise=law, values=answer.values, aggregators=aggregators, zooms=zooms)
+    parts = Spread(levels=Levels(answer.values)) if spread is None else spread
+    design = parts.design(answer, noise_for(answer, _checked_target(epsilon), noise, parts), aggregators)
     plan = Plan(devices=devices, design=design, level=level)
     return replace(plan, warnings=_warnings(plan))
 

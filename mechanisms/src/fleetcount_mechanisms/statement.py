@@ -4,20 +4,22 @@ The only place where it is worded. It must not state a loss smaller than the tru
 up. p is the sampling rate, e1 the epsilon of each aggregator's geometric noise.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, kind_of
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.losses import (
     exact_message_epsilon,
     linked_delta,
     neighbours_of,
     stated_loss,
 )
-from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import rounded_up
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -57,23 +59,22 @@ class AdversaryView:
 _Views = tuple[AdversaryView, ...]
 
 
-def views_of(answer: AnswerLaw, noise: NoiseLaw, aggregators: int, zooms: int = 1) -> _Views:
-    """Return what each adversary could learn of one device from one release of so many zooms, the public first.
+def views_of(design: Design) -> _Views:
+    """Return what each adversary could learn of one device from one release, the public first.
 
     Raises:
-        MechanismError: a law of noise whose promise is not worked out, or zooms of answers that have none.
+        MechanismError: a law of noise whose promise is not worked out.
     """
-    if isinstance(noise, OneSidedNoise):
-        return _one_sided(answer.values, noise, aggregators, zooms)
-    if not isinstance(noise, TwoSidedNoise | GaussianNoise | NoNoise):
-        raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose promise is worked out")
-    covered = () if isinstance(noise, NoNoise) else _covered(answer, noise, aggregators, zooms)
-    form = kind_of(answer).form
-    if form is AnswerForm.TWO_ROUNDS:
-        return _sampling(cast("SamplingDie", answer), noise, covered, aggregators, zooms)
-    if form is AnswerForm.TRUTH:
-        return *covered, _all_aggregators(Fraction(1), aggregators, neighbours_of(answer.values).value)
-    return _response(answer, covered, aggregators)
+    if isinstance(design.noise, OneSidedNoise):
+        return _one_sided(design, design.noise)
+    if not isinstance(design.noise, TwoSidedNoise | GaussianNoise | NoNoise):
+        raise MechanismError(f"noise is {design.noise.name!r}, allowed: a law whose promise is worked out")
+    covered = _covered(design) if design.noised else ()
+    if design.form is AnswerForm.TWO_ROUNDS:
+        return _sampling(design, covered)
+    if design.form is AnswerForm.TRUTH:
+        return *covered, _all_aggregators(Fraction(1), design.aggregators, neighbours_of(design.values).value)
+    return _response(design.answer, covered, design.aggregators)
 
 
 def delta_up(delta: Fraction) -> Decimal:
@@ -81,8 +82,14 @@ def delta_up(delta: Fraction) -> Decimal:
     return rounded_up(delta, _DELTA_PLACES) if delta else Decimal(0)
 
 
-def _counts(zooms: int) -> str:
-    return "the released counts" + (f" of {zooms} zooms" if zooms > 1 else "")
+def of_levels(levels: Levels) -> str:
+    """Return what is counted beside the cells, in words: nothing, " of 2 zooms", " and their total"."""
+    zooms = f" of {len(levels.sides)} zooms" if len(levels.sides) > 1 else ""
+    return zooms + " and their total" * levels.total
+
+
+def _counts(design: Design) -> str:
+    return f"the released counts{of_levels(design.levels)}"
 
 
 def _change(neighbours: str) -> str:
@@ -150,14 +157,13 @@ def _all_aggregators(delta: Fraction, aggregators: int, neighbours: str) -> Adve
 # Noise on both sides: what one honest aggregator's noise covers.
 
 
-def _covered(answer: AnswerLaw, noise: TwoSidedNoise | GaussianNoise, aggregators: int, zooms: int) -> _Views:
-    kind = kind_of(answer)
-    if kind.form in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
-        neighbours, what = neighbours_of(answer.values).value, _counts(zooms)
+def _covered(design: Design) -> _Views:
+    if not design.device_randomizes:
+        neighbours, what = neighbours_of(design.values).value, _counts(design)
     else:
-        neighbours = (Relation.ANY_BIT if kind.multi_hot else Relation.ANY_VALUE).value
+        neighbours = (Relation.ANY_BIT if design.kind.multi_hot else Relation.ANY_VALUE).value
         what = "noised counts of randomized answers"
-    loss = stated_loss(answer, noise, zooms)
+    loss = stated_loss(design)
     return tuple(
         _finite(
             slug,
@@ -167,16 +173,14 @@ def _covered(answer: AnswerLaw, noise: TwoSidedNoise | GaussianNoise, aggregator
             shares + what,
             change=f"{_change(neighbours)}, as long as {honest} adds its noise",
         )
-        for slug, who, shares, honest in _released_to(aggregators)
+        for slug, who, shares, honest in _released_to(design.aggregators)
     )
 
 
 # Sampling Privacy [SP]: the difference of the two rounds over cells 1..V, noised or exact.
 
 
-def _sampling(
-    die: SamplingDie, noise: TwoSidedNoise | GaussianNoise | NoNoise, covered: _Views, aggregators: int, zooms: int
-) -> _Views:
+def _sampling(design: Design, covered: _Views) -> _Views:
     """Return the views of a two-round count.
 
     With noise the public, one aggregator and all but one of them see a loss of eps'; without, as in [SP] itself, no
@@ -184,17 +188,18 @@ def _sampling(
     leaks, the loss of a direct release remains, for geometric noise e1 (one-cell) or 2 e1 (two-cell), once a zoom; one
     round-two message alone loses max ln(1 + p/pi_v).
     """
+    die, aggregators = cast("SamplingDie", design.answer), design.aggregators
     neighbours, delta = neighbours_of(die.values), linked_delta(die)
     leaked = ("sampled_bit_leaked", "whoever knows that a device was sampled, and reads the release")
-    if isinstance(noise, NoNoise):
+    if not design.noised:
         covered = tuple(
             _revealed(slug, who, delta, neighbours.value, f"{shares}the exact counts")
             for slug, who, shares, _ in _released_to(aggregators)
         )
         sampled = _revealed(*leaked, Fraction(1), neighbours.value, "the exact counts and that bit")
     else:
-        direct = stated_loss(Truth(die.values), noise, zooms)
-        sampled = _finite(*leaked, direct, neighbours.value, f"{_counts(zooms)} and that bit")
+        direct = stated_loss(replace(design, answer=Truth(die.values)))
+        sampled = _finite(*leaked, direct, neighbours.value, f"{_counts(design)} and that bit")
     message = _finite(
         "one_round_two_message",
         "whoever opens one round-two message alone",
@@ -236,7 +241,7 @@ def _local(adversary: str, audience: str, answer: AnswerLaw, sees: str) -> Adver
 # One-sided noise (AGeo; Takagi et al., Asymmetric Differential Privacy).
 
 
-def _one_sided(values: int, noise: OneSidedNoise, aggregators: int, zooms: int) -> _Views:
+def _one_sided(design: Design, noise: OneSidedNoise) -> _Views:
     """Return the views of counts of the truth with noise of one sign.
 
     "up": P[z | a value] <= e^eps P[z | none], and no finite bound the other way: z = n proves that none was added. A
@@ -244,14 +249,16 @@ def _one_sided(values: int, noise: OneSidedNoise, aggregators: int, zooms: int) 
     "down" is the mirror image: P[z | none] <= e^eps P[z | a value]. A value is one number of every zoom: eps counts
     once a zoom.
     """
-    epsilon = rounded_up(zooms * noise.epsilon, _PLACES)
+    values, aggregators = design.values, design.aggregators
+    together = sum((cast("OneSidedNoise", law).epsilon for law in design.laws), Fraction(0))
+    epsilon = rounded_up(together, _PLACES)
     had, instead, not_protected = _ONE_SIDED_CLAIMS[noise.direction]
     which = ", nor which of two values it had" if values > 1 else ""
     promise = (
         f"that a device had {had} can always be explained by {instead}, with epsilon {epsilon}; "
         f"that it had {not_protected} is not protected{which}."
     )
-    counts = _counts(zooms).removeprefix("the ")
+    counts = _counts(design).removeprefix("the ")
     sentences = (counts.capitalize(), f"Shares and {counts}", f"Their shares and {counts}")
     covered = tuple(
         AdversaryView(

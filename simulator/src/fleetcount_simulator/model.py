@@ -11,12 +11,13 @@ from functools import lru_cache
 from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
-from fleetcount_mechanisms.answers import AnswerLaw, Zooms, answer_named
+from fleetcount_mechanisms.answers import AnswerLaw, answer_named
 from fleetcount_mechanisms.design import MOST_AGGREGATORS, Design
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_protocol.errors import QuestionError
-from fleetcount_protocol.window.domain import ValueDomain, zooms_of
+from fleetcount_protocol.window.domain import ValueDomain, levels_of
 from fleetcount_transport.settings import read_rows, setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
@@ -147,20 +148,20 @@ class Mechanism:
             return OneSidedNoise(self.noise_epsilon, cast("Side", self.direction))  # It refuses None itself.
         return TwoSidedNoise(self.noise_epsilon)
 
-    def design(self, values: int, aggregators: int, zooms: Zooms | None = None) -> Design:
-        """Return the design of a question of V values, for a number of aggregators and the zooms of its grid.
+    def design(self, values: int, aggregators: int, levels: Levels | None = None) -> Design:
+        """Return the design of a question of V values, for a number of aggregators and the levels that are opened.
 
         Raises:
             MechanismError: as `answer` and `noise`, or parts that do not fit.
         """
-        return _design(self, values, aggregators, zooms)
+        return _design(self, values, aggregators, levels or Levels(values))
 
 
 @lru_cache(maxsize=256)
-def _design(mechanism: Mechanism, values: int, aggregators: int, zooms: Zooms | None) -> Design:
+def _design(mechanism: Mechanism, values: int, aggregators: int, levels: Levels) -> Design:
     # Cached, so that a study computes the statement of a design once.
     answer, noise = mechanism.answer(values), mechanism.noise
-    return Design(answer=answer, noise=noise, values=values, aggregators=aggregators, zooms=zooms)
+    return Design(answer=answer, noise=noise, values=values, aggregators=aggregators, levels=levels)
 
 
 _SHARE: Final = Range("[0, 1]")
@@ -260,8 +261,9 @@ class Case:
             lacks = "a square grid" if question.domain is None else "no attackers, who read releases of one zoom"
             raise ScenarioError(f"mechanism {mechanism.name!r}: zooms is {mechanism.zooms}, allowed with {lacks}")
         try:
-            zooms = None if mechanism.zooms == 1 else zooms_of(cast("ValueDomain", question.domain), mechanism.zooms)
-            return mechanism.design(question.values, self.aggregators, zooms)
+            sides = neighbouring_sides(mechanism.zooms)
+            levels = None if mechanism.zooms == 1 else levels_of(cast("ValueDomain", question.domain), sides)
+            return mechanism.design(question.values, self.aggregators, levels)
         except (MechanismError, QuestionError) as error:
             raise ScenarioError(f"mechanism {mechanism.name!r}: {error}") from error
 
@@ -271,7 +273,7 @@ class CaseOutcome:
     """The outcome of some runs of one case at one epoch; the first axis of every array is the run.
 
     `outputs` (runs, outputs) is what is opened, noise included: V numbers for sampling, direct, one-sided and bits,
-    V+1 (with value 0 first) for responses, followed by those of every coarser zoom; all zero where `released` (runs,)
+    V+1 (with value 0 first) for responses, followed by those of every coarser level; all zero where `released` (runs,)
     is False. `counted` (runs, V+1) is the histogram of the devices in the agreed set, `participants` (runs,) their
     number: a real release tells neither.
     `tallies` are further numbers per run by name, int64: reports "lost", "half_pairs", "late", "counted_twice", ...

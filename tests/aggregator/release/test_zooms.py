@@ -20,10 +20,11 @@ from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 from tests.aggregator.release.test_chain import COINS, DIFFERENCE, records, run_window, standing
 from tests.aggregator.release.test_modes import answer_whole, release, start
 from tests.support.aggregators import Network, answer_all
+from tests.support.protocol_samples import at_zooms
 from tests.support.released import ONCE
 
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(100), columns=4, rows=2)
-ZOOMED = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20), zooms=2)
+ZOOMED = at_zooms(Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20)), 2)
 DIRECT = {"values": 8, "domain": GRID, "mode": Mode.DIRECT, "mechanism": None, "release": ZOOMED}
 TRUTHS = [1, 2, 6, 6, 3, 8, 0]
 """Squares 1, 2 and 6 lie in the left half, 3 and 8 in the right one; one device is nowhere."""
@@ -93,7 +94,7 @@ async def test_the_ledger_of_an_aggregator_is_debited_for_every_zoom() -> None:
 
     with pytest.raises(QuestionError, match=r"epsilon"):
         await network.ask(**direct)
-    window = await network.ask(**{**direct, "release": replace(ZOOMED, zooms=1)})
+    window = await network.ask(**{**direct, "release": replace(ZOOMED, coarser=())})
     assert window.design.ledger_loss.epsilon == Decimal("1.00000")
 
 

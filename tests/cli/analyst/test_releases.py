@@ -170,7 +170,7 @@ def test_a_release_of_zooms_names_them_and_adds_within_one(tmp_path: Path, keys:
     coarse = frame[frame["zoom"] == 1]["label"].tolist()
 
     assert list(frame.columns) == ["zoom", *COLUMNS]
-    assert sorted(set(frame["zoom"])) == list(range(window.design.zoom_count))
+    assert sorted(set(frame["zoom"])) == list(range(window.design.levels.count))
     assert release.sum(coarse).estimate == pytest.approx(float(frame[frame["zoom"] == 1]["estimate"].sum()))
     with pytest.raises(UsageError, match="allowed: one zoom"):
         release.sum([1, coarse[0]])

@@ -89,7 +89,7 @@ WITHOUT_BYTES = {
         "require(len(window.verify_key_digest) == 32",
         "require(release.noise_epsilon is None",
         "require(release.noise_variance is None",
-        "require(zooms is None or release.kind",
+        "require(release.kind is not ReleaseKind.EXACT, f'an exact release has",
     },
 }
 NOT_FOUND = {
@@ -101,6 +101,9 @@ NOT_FOUND = {
     "protocol/question/question.py": {"require(mechanism is None or uniform", "require(two_sided"},
     "protocol/window/window.py": {
         "require(hit - miss >= _SMALLEST_WEIGHT",
+        "require(level.side is None or type(level.side) is int",
+        "require(level.side is not None or last",
+        "require(not (release.total and named)",
         "require(value not in seen",
         "require(two_closes - opens <= MAX_WINDOW_S",
         "require(expiry - opens <= MAX_WINDOW_LIFETIME_S",

@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_mechanisms.accounting.charges import noise_divergence, unit_loss, window_loss
-from fleetcount_mechanisms.accounting.question_losses import noise_loss, part_loss, question_losses
+from fleetcount_mechanisms.accounting.charges import unit_loss, window_loss
+from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses
 from fleetcount_mechanisms.accounting.vectors import SCALE, ScheduleShape, geometric_unit_delta
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.moves import moves_divergence, moves_loss
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -122,7 +123,7 @@ def test_direct_answers_lose_no_more_than_is_printed_and_not_much_less(seed: int
     rng = random.Random(seed)
     for _ in range(40):
         noise, count, delta = some_noise(rng, small=False), rng.randint(1, 60), rng.choice(DELTAS)
-        epsilon = noise_loss(noise, count, delta)
+        epsilon = moves_loss([(noise,)], count, delta)
         if isinstance(noise, GaussianNoise):
             one = total = noise_pmf(noise, 40)
             for _ in range(count - 1):
@@ -138,7 +139,7 @@ def test_direct_answers_lose_no_more_than_is_printed_and_not_much_less(seed: int
         assert truth <= float(delta) + SLACK
         if isinstance(noise, TwoSidedNoise) and epsilon > 0:
             assert truth == pytest.approx(float(delta), rel=1e-6)
-        assert noise_divergence(noise, count, 4) >= 0
+        assert moves_divergence([(noise,)], 4) >= 0
 
 
 @pytest.mark.parametrize("seed", seeds(5))

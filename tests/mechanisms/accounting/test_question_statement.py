@@ -41,7 +41,7 @@ def lines(question: Design, shape: ScheduleShape, adversary: str) -> list[Advers
 @pytest.mark.parametrize("noise", [TwoSidedNoise(Fraction(1, 10)), MONTH], ids=["geometric", "Gaussian"])
 def test_every_audience_of_a_release_has_three_lines(answer: AnswerLaw, noise: NoiseLaw) -> None:
     views = question_views(design(answer, noise, 3), DAILY, DELTA)
-    audiences = [view.adversary for view in views_of(answer, TwoSidedNoise(Fraction(1)), 3)]
+    audiences = [view.adversary for view in views_of(design(answer, TwoSidedNoise(Fraction(1)), 3))]
 
     assert [view.adversary for view in views] == [name for name in audiences for _ in NEIGHBOURS]
     assert [view.neighbours for view in views] == list(NEIGHBOURS) * len(audiences)

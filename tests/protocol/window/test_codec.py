@@ -167,18 +167,21 @@ def test_half_of_the_devices_may_be_sampled_and_no_more() -> None:
         decode_window(window.canonical.replace(fraction_bytes(Fraction(1, 2)), fraction_bytes(Fraction(2, 3))))
 
 
-def test_zooms_stand_behind_the_noise_and_have_one_spelling() -> None:
+def test_levels_stand_behind_the_noise_and_have_one_spelling() -> None:
     window = every_window()["sampling_zooms"]
-    one = replace(window, release=replace(window.release, zooms=1))
+    one = replace(window, release=replace(window.release, coarser=()))
     head = uint(1, 1) + uint(2, 1) + fraction_bytes(Fraction(1))
 
     assert window.canonical == one.canonical.replace(
-        uint(1, 1) + uint(1, 1) + fraction_bytes(Fraction(1)), head + uint(2, 1)
+        uint(1, 1) + uint(1, 1) + fraction_bytes(Fraction(1)),
+        head + uint(1, 1) + uint(2, 1) + fraction_bytes(Fraction(1)),
     )
     assert window.window_id != one.window_id
-    for zooms in (0, 1, 3, 7, 255):
+    for count, side in ((0, 2), (2, 2), (6, 2), (7, 2), (255, 2), (1, 0), (1, 1), (1, 3), (1, 4), (1, 255)):
         with pytest.raises(DecodeError):
-            decode_window(window.canonical.replace(head + uint(2, 1), head + uint(zooms, 1)))
+            decode_window(
+                window.canonical.replace(head + uint(1, 1) + uint(2, 1), head + uint(count, 1) + uint(side, 1))
+            )
     for noised in (0, 1, 3):
         with pytest.raises(DecodeError):
             decode_window(window.canonical.replace(head, uint(1, 1) + uint(noised, 1) + fraction_bytes(Fraction(1))))

@@ -19,12 +19,13 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.domain import Bins, Categories, SquareGrid
-from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.fields import CoarserLevel, Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.window import Window, context_of, opened_outputs, operator_key, prio3_for
 
 from tests.support.protocol_samples import (
     aggregator,
     at_window,
+    at_zooms,
     every_window,
     keyed_aggregator,
     one_round_window,
@@ -297,18 +298,36 @@ def test_one_sided_release_has_one_threshold_a_cell(thresholds: tuple[int, ...])
         one_round_window(Mode.RESPONSE, release=ONE_SIDED)
 
 
+def at(*sides: int | None, noise: Fraction = Fraction(1)) -> tuple[CoarserLevel, ...]:
+    """Return levels of these sides above the cells, None being the total."""
+    return tuple(CoarserLevel(side=side, noise=noise) for side in sides)
+
+
 @pytest.mark.parametrize(
     ("name", "changes", "why"),
     [
-        ("direct_zooms", {"zooms": 4}, r"zooms is 4 of a grid of 4 by 8 squares, allowed: 3 at most"),
-        ("direct_zooms", {"zooms": 0}, "zooms is 0, allowed: a whole number from 1 on"),
-        ("direct_zooms", {"zooms": True}, "zooms is True, allowed"),
-        ("sampling_grid", {"zooms": 2}, "zooms is 2 of a grid of 3 by 2 squares, allowed: 1 at most"),
-        ("direct", {"zooms": 2}, "zooms is 2 of Categories, allowed: 1"),
-        ("sampling_h3_envelope", {"zooms": 2}, "zooms is 2 of H3Cells, allowed: 1"),
-        ("sampling_places", {"zooms": 2}, "zooms is 2 of Prefixes, allowed: 1"),
-        ("sampling_faces_bins", {"zooms": 2}, "zooms is 2 of Bins, allowed: 1"),
-        ("sampling_zooms", {"kind": ReleaseKind.EXACT, "noise_epsilon": None}, "zooms is 2 of an exact release"),
+        ("direct_zooms", {"coarser": at(8)}, "squares of 8 times the side are asked of a grid of 4 by 8 squares"),
+        ("direct_zooms", {"coarser": at(4, 2)}, r"sides are \(1, 4, 2\), allowed: growing powers of two"),
+        ("direct_zooms", {"coarser": at(3)}, r"sides are \(1, 3\), allowed: growing powers of two"),
+        ("direct_zooms", {"coarser": at(0)}, r"sides are \(1, 0\), allowed: growing powers of two"),
+        ("direct_zooms", {"coarser": at(True)}, "squares of True times the side are asked, allowed: a whole number"),
+        ("direct_zooms", {"coarser": at(None, 2)}, "the total stands before other levels, allowed: as the last one"),
+        ("direct_zooms", {"coarser": at(None, None)}, "the total stands before other levels, allowed: as the last one"),
+        ("direct_zooms", {"coarser": at(2, noise=Fraction(1, 5))}, "noise variance is 1/5, allowed: 1/4"),
+        (
+            "sampling_zooms",
+            {"coarser": at(2, noise=Fraction(11))},
+            "noise of squares of 2 times the side is 11, allowed",
+        ),
+        ("sampling_zooms", {"coarser": at(2, noise=Fraction(2))}, "zooms of sampled answers have unequal noise"),
+        ("sampling_zooms", {"coarser": at(None)}, "a total of sampled answers is allowed beside the cells alone, with"),
+        ("one_sided_zooms", {"coarser": at(None), "thresholds": (3,) * 9}, "a total is asked of one-sided counts"),
+        ("sampling_grid", {"coarser": at(2)}, "squares of 2 times the side are asked of a grid of 3 by 2 squares"),
+        ("direct", {"coarser": at(2)}, "zooms are asked of Categories, allowed: 1"),
+        ("sampling_h3_envelope", {"coarser": at(2)}, "zooms are asked of H3Cells, allowed: 1"),
+        ("sampling_places", {"coarser": at(2)}, "zooms are asked of Prefixes, allowed: 1"),
+        ("sampling_faces_bins", {"coarser": at(2)}, "zooms are asked of Bins, allowed: 1"),
+        ("sampling_zooms", {"kind": ReleaseKind.EXACT, "noise_epsilon": None}, "an exact release has squares of 2"),
         ("one_sided_zooms", {"thresholds": (3,) * 8}, "release has 8 thresholds, not 10"),
     ],
 )
@@ -320,11 +339,11 @@ def test_zooms_are_those_of_a_grid_with_noise(name: str, changes: dict[str, Any]
 
 
 def test_a_randomized_answer_has_no_zooms() -> None:
-    release = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(9, 10), zooms=2)
+    release = at_zooms(Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(9, 10)), 2)
     grid = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(1), columns=2, rows=4)
 
     for mechanism in (KaryResponse(Fraction(1, 2), 8), MangatVector(Fraction(1, 3), 8)):
-        with pytest.raises(QuestionError, match=r"zooms is 2 of answers by (k-ary|mangat-vector), allowed: 1"):
+        with pytest.raises(QuestionError, match=r"levels is 2 of answers by (k-ary|mangat-vector), allowed: 1"):
             one_round_window(Mode.RESPONSE, domain=grid, mechanism=mechanism, release=release)
 
 
@@ -340,6 +359,18 @@ def test_a_larger_square_is_named_by_its_place_and_how_many_times_the_side_it_ha
         "0,1/4",
     ]
     assert window.design.cell_count == 42
+
+
+def test_a_total_is_the_last_cell_and_no_category_is_called_like_it() -> None:
+    window = one_round_window(Mode.DIRECT, domain=Categories(names=("a", "b")))
+    summed = replace(window, release=replace(window.release, coarser=at(None)))
+
+    assert [summed.label(cell) for cell in (1, 2, 3)] == ["a", "b", "total"]
+    assert summed.design.levels.total
+    with pytest.raises(QuestionError, match="a total is asked beside a category 'total', allowed: other names"):
+        replace(summed, domain=Categories(names=("a", "total")))
+    with pytest.raises(QuestionError, match="total is asked of a single value, allowed: 2 values or more"):
+        replace(summed, domain=Categories(names=("a",)))
 
 
 def test_upload_styles_and_last_closing_time() -> None:

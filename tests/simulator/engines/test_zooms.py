@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_mechanisms.answers import Zooms
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.errors import ScenarioError
@@ -46,7 +46,7 @@ def test_an_engine_opens_the_sums_of_every_zoom(mechanism: Mechanism, name: Engi
 
     assert outcome.outputs.shape == (20, 10)
     for row in outcome.outputs.tolist():
-        assert row == Zooms(4, 2, 2).all_sums(row[:8])
+        assert row == Levels(8, (4, 2), (1, 2)).all_sums(row[:8])
     if mechanism is not SAMPLING:
         assert outcome.outputs[0].tolist() == [*COUNTS[1:], 3 + 0 + 1 + 1, 2 + 4 + 0 + 6]
     assert read_releases(one, outcome).estimates.shape == (20, 8)
@@ -69,16 +69,21 @@ def test_noise_is_drawn_anew_for_every_number_of_every_zoom(name: EngineName) ->
 def test_a_real_window_of_the_case_has_its_zooms() -> None:
     asked = question_of(on_grid(replace(ONE_SIDED, zooms=2), min_batch_size=2))
 
-    assert (asked.release.zooms, len(asked.release.thresholds)) == (2, 10)
+    assert (asked.release.sides, len(asked.release.thresholds)) == ((1, 2), 10)
 
 
 @pytest.mark.parametrize(
     ("changes", "attackers", "grid", "said"),
     [
-        ({"zooms": 3}, (), True, "zooms is 3 of a grid of 4 by 2 squares, allowed: 2 at most"),
+        (
+            {"zooms": 3},
+            (),
+            True,
+            "squares of 4 times the side are asked of a grid of 4 by 2 squares, allowed: 2 at most",
+        ),
         ({"zooms": 2}, (), False, "zooms is 2, allowed with a square grid"),
         ({"zooms": 2}, (Attacker(name="a", kind="liars"),), True, "allowed with no attackers"),
-        ({"zooms": 2, "noise_epsilon": None}, (), True, "zooms is 2 of exact counts"),
+        ({"zooms": 2, "noise_epsilon": None}, (), True, "levels is 2 of exact counts"),
     ],
 )
 def test_a_case_whose_zooms_cannot_be_is_refused(

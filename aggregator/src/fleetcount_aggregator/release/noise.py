@@ -52,8 +52,8 @@ def noised_share(total: Sequence[int], noise: Sequence[int]) -> bytes:
 async def set_sum(store: Store, workers: Workers, window: InstalledWindow) -> list[int]:
     """Return the sums to noise and open over the sealed set, without noise: `output_count` field elements.
 
-    A share of a larger square is the sum of the shares of the squares inside it: it is linear, so each aggregator
-    computes it alone.
+    A share of a larger square or of the total is the sum of the shares of the cells inside it: it is linear, so each
+    aggregator computes it alone.
 
     Raises:
         StoreError: no set is sealed, a stored sum is damaged, or a report of the set is not in exactly one sum.

@@ -34,7 +34,7 @@ from fleetcount_protocol.release import (
     sign_record,
     verify_record_signatures,
 )
-from fleetcount_protocol.window.window import decode_window, opened_count
+from fleetcount_protocol.window.window import decode_window, opened_count, opened_noise
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import close_intake, sealed_digest
@@ -107,7 +107,7 @@ class ReleaseSteps:
         if opened_count(window.asked) > len(total):
             # The number of participants is one more sum: the leader's share is the whole number, a helper's is 0.
             total.append(await self._count(window) if window.is_leader else 0)
-        noise = self._host.noise.draw(window.asked.design.noise, len(total))
+        noise = [one for law, count in opened_noise(window.asked) for one in self._host.noise.draw(law, count)]
         # Without the random blind, a commitment could be opened by trying the likely sums.
         blind = self._host.source.random_bytes(COMMITMENT_BLIND_BYTES)
         data_key = self._store.data_keys.of(window.window_id)
@@ -228,8 +228,11 @@ class ReleaseSteps:
             for made, share in zip(commitments, shares, strict=True):
                 check_commitment(made, share)
             outputs = open_noised_shares(shares, opened_count(window.asked))
-            bound = noise_bound(window.asked.design.noise, len(shares))
-            check_range(outputs, bound=bound, reports=await self._count(window))
+            reports, start = await self._count(window), 0
+            for law, count in opened_noise(window.asked):
+                bound = noise_bound(law, len(shares))
+                check_range(outputs[start : start + count], bound=bound, reports=reports)
+                start += count
         except (DecodeError, VerificationFailed, UsageError) as error:
             # VerificationFailed names the failed check; the text of another error may contain a number, which is
             # secret.

@@ -2,7 +2,7 @@
 
 `table` has the released numbers; `combinations` is for sums that were fixed before the data were seen, `chosen` for
 cells selected by their numbers; `drill_down` reads walks and predicts them; `readings`, `smoothing`, `hierarchy` and
-`zooms` are readings in addition to the raw numbers; `sides`, `metering` and `disclosure` are about what is proven and
+`levels` are readings in addition to the raw numbers; `sides`, `metering` and `disclosure` are about what is proven and
 what can be inferred; `places` and `export` write files. The modules work on plain columns, without protocol types. The
 page for analysts is docs/answers.md. A module is loaded when one of its names is first used.
 """
@@ -31,21 +31,22 @@ __all__ = [
     "chosen_excess",
     "compare_one_sided",
     "consistent",
-    "consistent_errors",
-    "consistent_zooms",
     "difference",
     "even_variances",
     "find_chance",
     "fleet_ends",
     "fleet_estimates",
     "found_places",
+    "joined_errors",
+    "joined_levels",
     "largest",
     "largest_changes",
     "least_threshold",
+    "level_numbers",
     "levels_of_grid",
     "meter",
     "most_told",
-    "one_zoom",
+    "one_level",
     "pruned_places",
     "question_table",
     "readable",
@@ -60,7 +61,6 @@ __all__ = [
     "write_csv",
     "write_geojson",
     "write_parquet",
-    "zoom_numbers",
 ]
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     )
     from fleetcount_analysis.answers.export import append_parquet, write_csv, write_geojson, write_parquet
     from fleetcount_analysis.answers.hierarchy import Pyramid, consistent, even_variances, levels_of_grid
+    from fleetcount_analysis.answers.levels import joined_errors, joined_levels, level_numbers, one_level
     from fleetcount_analysis.answers.metering import RatioAnswer, meter, smallest_telling_group
     from fleetcount_analysis.answers.places import GridPlaces, HexagonPlaces, cells_inside
     from fleetcount_analysis.answers.readings import readable
@@ -89,7 +90,6 @@ if TYPE_CHECKING:
     from fleetcount_analysis.answers.sides import both_sides, compare_one_sided, sides_of_intervals
     from fleetcount_analysis.answers.smoothing import smoothed
     from fleetcount_analysis.answers.table import QuestionTable, Region, WindowCounts, question_table
-    from fleetcount_analysis.answers.zooms import consistent_errors, consistent_zooms, one_zoom, zoom_numbers
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
 
@@ -102,6 +102,7 @@ else:
             " pruned_places smallest_found",
             "export": "append_parquet write_csv write_geojson write_parquet",
             "hierarchy": "Pyramid consistent even_variances levels_of_grid",
+            "levels": "joined_errors joined_levels level_numbers one_level",
             "metering": "RatioAnswer meter smallest_telling_group",
             "places": "GridPlaces HexagonPlaces cells_inside",
             "readings": "readable",
@@ -110,6 +111,5 @@ else:
             "smoothing": "smoothed",
             "table": "Region QuestionTable WindowCounts question_table",
             "disclosure": "OpenedWindow most_told smallest_refused",
-            "zooms": "consistent_errors consistent_zooms one_zoom zoom_numbers",
         },
     )

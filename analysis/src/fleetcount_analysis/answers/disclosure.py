@@ -131,9 +131,9 @@ def _steps(low: int, high: int) -> tuple[NDArray[np.int64], int]:
 
 def _check(design: Design, windows: Sequence[OpenedWindow], weight: int) -> bool:
     """Return whether the windows have numbers of participants."""
-    if design.zooms is not None:
+    if design.levels.count > 1:
         # The squares of all zooms count the same devices, so the posterior from one zoom would be too low.
-        raise RangeError("zooms", design.zoom_count, "1: the posterior from several zooms is not computed")
+        raise RangeError("levels", design.levels.count, "1: the posterior from several levels is not computed")
     if weight < 1:
         raise RangeError("weight", weight, "1 or more")
     if not windows or any(len(one.cells) != design.values for one in windows):

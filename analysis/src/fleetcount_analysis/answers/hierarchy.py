@@ -2,7 +2,7 @@
 
 It must not read randomized answers. A sampled device is in the sample at all levels or at no level, so sampled counts
 add up as counts do: the same combination of the opened numbers is best for them too, and is divided by p.
-`fleetcount_mechanisms.answers` defines the squares of a release.
+`fleetcount_mechanisms.levels` defines the cells of a release.
 
 Every level l of V_l cells is released with noise of its own; a device is in one cell of every level. The sum of four
 squares then differs from the square above them only by noise. Two passes, fine to coarse and back, give the consistent
@@ -24,6 +24,7 @@ from typing import Final
 
 import numpy as np
 import scipy
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import NoiseLaw
 from numpy.typing import ArrayLike, NDArray
 
@@ -108,6 +109,13 @@ def levels_of_grid(columns: int, rows: int, levels: int) -> Pyramid:
         columns, rows = wide, (rows + 1) // 2
         sizes.append(columns * rows)
     return Pyramid(sizes=tuple(sizes[::-1]), parents=tuple(parents[::-1]))
+
+
+@lru_cache(maxsize=16)
+def pyramid_of(levels: Levels) -> Pyramid:
+    """Return the levels of a release as a pyramid, from coarse to fine."""
+    parents = [np.array(levels.parents(level)) for level in range(levels.count - 1)]
+    return Pyramid(sizes=levels.sizes[::-1], parents=tuple(parents[::-1]))
 
 
 def even_variances(pyramid: Pyramid, rho: Fraction) -> tuple[Fraction, ...]:

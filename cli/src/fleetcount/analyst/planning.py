@@ -14,9 +14,10 @@ import numpy as np
 import scipy
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.reading import read
-from fleetcount_mechanisms.answers import AnswerLaw, Zooms, answer_named, answer_names
-from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Outputs
+from fleetcount_mechanisms.answers import AnswerLaw, answer_named, answer_names
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Outputs, Spread
 from fleetcount_mechanisms.errors import did_you_mean
+from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.losses import PlannedNoise
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import Plan, default_sampling_rate, plan_question
@@ -79,7 +80,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
         aggregators,
         noise=noise_law(mechanism, noise),
         level=_exact("level", level, LEVEL),
-        zooms=square_zooms(values, zooms),
+        spread=square_zooms(values, zooms),
     )
     return PlannedCount(plan=planned)
 
@@ -163,8 +164,8 @@ class PlannedCount(Tabular):
 # What the command and the function share.
 
 
-def square_zooms(values: int, count: int | None) -> Zooms | None:
-    """Return the zooms of a grid of `values` squares that is as wide as high; None where `count` is None.
+def square_zooms(values: int, count: int | None) -> Spread | None:
+    """Return the zooms of a grid of `values` squares that is as wide as high, of equal noise; None without a count.
 
     Raises:
         UsageError: fewer than 2 or more than allowed, or values that are no square number.
@@ -176,7 +177,8 @@ def square_zooms(values: int, count: int | None) -> Zooms | None:
     side = isqrt(values)
     if side * side != values:
         raise UsageError(f"values is {values}, allowed with zooms: a square number, a grid as wide as high")
-    return Zooms(side, side, count)
+    levels = Levels(values, (side, side), neighbouring_sides(count))
+    return Spread(levels=levels, ratios=(Fraction(1),) * (count - 1))
 
 
 def noise_law(mechanism: str, noise: str) -> type[PlannedNoise]:

@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
 
-from fleetcount_analysis.answers import Answer, Region, WindowCounts, one_zoom, question_table, total, zoom_numbers
+from fleetcount_analysis.answers import Answer, Region, WindowCounts, level_numbers, one_level, question_table, total
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_mechanisms.errors import did_you_mean
@@ -152,7 +152,7 @@ class VerifiedRelease(Tabular):
     def columns_of(self) -> Mapping[str, Sequence[Any]]:
         """Return the columns in their order."""
         cells = self.record.cells
-        zooms = {"zoom": self._zooms} if self.window.design.zoom_count > 1 else {}
+        zooms = {"zoom": self._zooms} if self.window.design.levels.count > 1 else {}
         return zooms | {
             "cell": [cell.value for cell in cells],
             "label": list(self.labels),
@@ -171,14 +171,14 @@ class VerifiedRelease(Tabular):
         squares: list[tuple[int, int]] = []
         for zoom in self._zooms:
             place = passed[zoom] = passed.get(zoom, -1) + 1
-            squares.append(divmod(place, domain.columns >> zoom))
+            squares.append(divmod(place, domain.columns // self.window.release.sides[zoom]))
         return {"x": [x for _, x in squares], "y": [y for y, _ in squares]}
 
     @cached_property
     def _zooms(self) -> list[int]:
         """The zoom of every cell."""
         design, values = self.window.design, range(len(self.record.cells))
-        members = [set(zoom_numbers(design, values, zoom)) for zoom in range(design.zoom_count)]
+        members = [set(level_numbers(design, values, zoom)) for zoom in range(design.levels.count)]
         return [next(zoom for zoom, inside in enumerate(members) if value in inside) for value in values]
 
     def to_geopandas(self, zoom: int = 0) -> "gpd.GeoDataFrame":
@@ -214,19 +214,20 @@ class VerifiedRelease(Tabular):
                 f"the labels are of zooms {sorted(zooms)}, which count the same devices; allowed: one zoom"
             )
         zoom = zooms.pop() if zooms else 0
-        cells = zoom_numbers(self.window.design, range(1, len(self.labels) + 1), zoom)
+        cells = level_numbers(self.window.design, range(1, len(self.labels) + 1), zoom)
         counts = WindowCounts(index=0, opens=0, unit=0, outputs=self._outputs(zoom))
         table = question_table(
-            one_zoom(self.window.design, zoom), self.level, [self.labels[cell - 1] for cell in cells], (), [counts]
+            one_level(self.window.design, zoom), self.level, [self.labels[cell - 1] for cell in cells], (), [counts]
         )
         return total(table, Region.of([cells.index(value) + 1 for value in values], 0))
 
     def _outputs(self, zoom: int) -> tuple[int, ...]:
-        return zoom_numbers(self.window.design, opened_numbers(self.record), zoom)
+        return level_numbers(self.window.design, opened_numbers(self.record), zoom)
 
     def _places(self, zoom: int) -> Places:
-        if not 0 <= zoom < self.window.design.zoom_count:
-            raise UsageError(f"zoom is {zoom}, allowed: 0 to {self.window.design.zoom_count - 1}")
+        zooms = len(self.window.release.sides)
+        if not 0 <= zoom < zooms:
+            raise UsageError(f"zoom is {zoom}, allowed: 0 to {zooms - 1}")
         return places_of(self.window, zoom)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":

@@ -159,7 +159,7 @@ def _schedule_lines(question: Question) -> Iterator[str]:
 
 
 def _release_line(question: Question) -> str:
-    noise, zooms = question.design.noise, question.release.zooms
+    noise, zooms = question.design.noise, len(question.release.sides)
     strength = "no noise"
     if question.design.noised:
         strength = f"each aggregator's noise: {noise.name}, sd {ceil(noise.draw_variance**0.5 * 1000) / 1000:g}"

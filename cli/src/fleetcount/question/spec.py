@@ -16,9 +16,11 @@ from typing import Final, cast
 from fleetcount_client.policy import DEFAULT_PERIOD_S
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
-from fleetcount_mechanisms.answers import AnswerLaw, Truth, Zooms, answer_named, kind_of_law
+from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, kind_of_law
+from fleetcount_mechanisms.design import Spread
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
+from fleetcount_mechanisms.levels import neighbouring_sides
 from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
@@ -41,7 +43,7 @@ from fleetcount_protocol.window.domain import (
     Prefixes,
     SquareGrid,
     ValueDomain,
-    zooms_of,
+    levels_of,
 )
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
@@ -51,6 +53,7 @@ from fleetcount_protocol.window.fields import (
     Release,
     ReleaseKind,
     UploadStyle,
+    coarser_levels,
 )
 from fleetcount_transport.settings import (
     UnfitKeyError,
@@ -202,7 +205,7 @@ def read_promise(
     asked = read_table(table, ReleaseTable)
     usual = ReleaseKind.GEOMETRIC if shape.windows == 1 else ReleaseKind.GAUSSIAN
     kind = usual if asked.kind is None else next(one for one in _STRENGTHS if one.label == asked.kind)
-    zooms = _zooms(table, domain, asked.zooms)
+    spread = _spread(table, domain, asked.zooms)
     _check_given(table, kind, epsilon)
     wanted = (shape.levels == 1 if asked.followed is None else asked.followed) if followed is None else followed
     held = periods if wanted else None
@@ -211,7 +214,7 @@ def read_promise(
         noise: NoNoise | PlannedNoise = NoNoise()
     elif target is not None:
         try:
-            noise = _solved_noise(kind, answer, shape, target, asked.delta, zooms, held)
+            noise = _solved_noise(kind, answer, shape, target, asked.delta, spread, held)
         except MechanismError as error:
             if epsilon is not None:
                 raise
@@ -226,7 +229,7 @@ def read_promise(
         noise_variance=noise.variance if isinstance(noise, GaussianNoise) else None,
         level=asked.level,
         thresholds=asked.thresholds,
-        zooms=1 if zooms is None else zooms.count,
+        coarser=coarser_levels(spread.levels, spread.coarser(noise)),
     )
     return release, asked.delta
 
@@ -253,21 +256,22 @@ def _solved_noise(
     shape: ScheduleShape,
     epsilon: Fraction,
     delta: Fraction,
-    zooms: Zooms | None,
+    spread: Spread,
     periods: Sequence[Mapping[int, int]] | None,
 ) -> PlannedNoise:
     if shape.windows == 1 and (kind is not ReleaseKind.GAUSSIAN or delta == STATED_DELTA):
         # A single release has a promise without delta, or at the delta that all single ones are stated at.
-        return noise_for(answer, epsilon, _LAWS[kind], 1 if zooms is None else zooms.count)
+        return noise_for(answer, epsilon, _LAWS[kind], spread)
     # One window has its promise to itself; of many that follow one another a period may touch more than the question.
     held = None if shape.windows == 1 else periods
-    return noise_for_promise(answer, shape, epsilon, delta, _LAWS[kind], periods=held, zooms=zooms)
+    return noise_for_promise(answer, shape, epsilon, delta, _LAWS[kind], periods=held, spread=spread)
 
 
-def _zooms(table: Table, domain: ValueDomain, count: int) -> Zooms | None:
-    """Return the zooms at which a release counts the squares of a grid, None at one alone."""
+def _spread(table: Table, domain: ValueDomain, count: int) -> Spread:
+    """Return the levels that a release opens, and how their noise follows from that of the cells."""
     try:
-        return zooms_of(domain, count)
+        levels = levels_of(domain, neighbouring_sides(count))
+        return Spread(levels=levels, ratios=(Fraction(1),) * (count - 1))
     except QuestionError as error:
         raise table.wrong("zooms", f"is {count}: {error}") from None
 

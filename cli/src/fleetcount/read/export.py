@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import click
 from fleetcount_analysis import answers
-from fleetcount_analysis.answers import Answer, Chosen, append_parquet, consistent_zooms, write_csv, write_geojson
+from fleetcount_analysis.answers import Answer, Chosen, append_parquet, joined_levels, write_csv, write_geojson
 from fleetcount_analysis.answers.export import columns_of, last_window
 from fleetcount_analysis.answers.smoothing import smoothed
 from fleetcount_analysis.interval_words import interval_text
@@ -223,13 +223,14 @@ def _readable(kept: KeptTable, windows: frozenset[int]) -> Iterator[Told]:
 
 
 def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
-    design, zooms = kept.question.design, kept.question.release.zooms
-    if zooms == 1:
+    design = kept.question.design
+    if design.levels.count == 1:
         raise UsageError(f"question {kept.question.name!r} has one zoom; --consistent is for several")
+    zooms = design.levels.count
     yield f"counts of all {zooms} zooms that add up; intervals of {_level(kept)}, each alone; and the raw numbers", None
     label = kept.question.first_window.label
     for row in kept.table.rows(_windows(kept, windows, [kept.last])):
-        found, number = consistent_zooms(design, kept.opened[row], kept.table.level), 0
+        found, number = joined_levels(design, kept.opened[row], kept.table.level), 0
         for zoom, estimates in enumerate(found.estimates):
             ends = zip(estimates.tolist(), found.low[zoom].tolist(), found.high[zoom].tolist(), strict=True)
             for place, (estimate, low, high) in enumerate(ends):
@@ -249,7 +250,7 @@ def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
                     )
             if estimates.size > _MOST_ROWS:
                 more = f"... and {estimates.size - _MOST_ROWS} more of zoom {zoom}"
-                yield f"{more}; consistent_zooms of Python has all", None
+                yield f"{more}; joined_levels of Python has all", None
 
 
 def _smooth(kept: KeptTable, text: str) -> Iterator[Told]:

@@ -146,8 +146,9 @@ def remap_of(record: ReleaseRecord, prior: Sequence[float], loss: Loss) -> Remap
         AnalysisError: the channel is too large for the prior's largest count.
     """
     window, design = record.window, record.window.design
-    if design.zooms is not None:
-        raise UsageError(f"window {window.name!r} is counted at {design.zoom_count} zooms; remap reads releases of one")
+    if len(design.levels.sides) > 1:
+        zooms = len(design.levels.sides)
+        raise UsageError(f"window {window.name!r} is counted at {zooms} zooms; remap reads releases of one")
     if design.device_randomizes or design.noise.mean:
         kind = "a response release" if design.device_randomizes else "a one-sided release"
         raise UsageError(f"window {window.name!r} is {kind}; remap reads sampling and direct releases")

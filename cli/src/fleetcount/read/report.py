@@ -57,19 +57,19 @@ def readable_counts(record: ReleaseRecord) -> list[int] | None:
     if any(abs(cell.estimate) > _LARGEST for cell in record.cells):
         return None
     try:
+        from fleetcount_analysis.answers.levels import level_numbers
         from fleetcount_analysis.answers.readings import readable
-        from fleetcount_analysis.answers.zooms import zoom_numbers
     except ModuleNotFoundError:  # Whoever only fetches a release needs no NumPy.
         return None
     design = record.window.design
     estimates = [float(cell.estimate) for cell in record.cells]
     opened = [*([] if record.baseline_raw is None else [record.baseline_raw]), *(cell.raw for cell in record.cells)]
     counts: list[int] = []
-    for zoom in range(design.zoom_count):
+    for zoom in range(design.levels.count):
         devices = None if record.participants is None else record.participants.raw
         if design.baseline_opened:
             devices = sum(opened) if design.outputs is Outputs.ALL else opened[0]
-        counts += readable(zoom_numbers(design, estimates, zoom), devices).tolist()
+        counts += readable(level_numbers(design, estimates, zoom), devices).tolist()
     return counts
 
 

@@ -16,9 +16,9 @@ from fleetcount_analysis.answers import (
     QuestionTable,
     WindowCounts,
     cells_inside,
-    one_zoom,
+    level_numbers,
+    one_level,
     question_table,
-    zoom_numbers,
 )
 from fleetcount_analysis.answers.places import Places
 from fleetcount_analysis.errors import RangeError
@@ -140,8 +140,9 @@ def table_of(
     Raises:
         UsageError: a drill-down, each window of which asks about other places, or a zoom that it does not have.
     """
-    if zoom >= question.release.zooms:
-        raise UsageError(f"--zoom is {zoom}, allowed: 0 to {question.release.zooms - 1}, the zooms of the question")
+    sides = question.release.sides
+    if zoom >= len(sides):
+        raise UsageError(f"--zoom is {zoom}, allowed: 0 to {len(sides) - 1}, the zooms of the question")
     if question.drill_down is not None:
         problem = "drills down, so that it has no one table; see 'fleetcount question places'"
         raise UsageError(f"question {question.name!r} {problem}")
@@ -152,16 +153,16 @@ def table_of(
     statement: tuple[str, ...] = ()
     for record in records:
         if not counts:
-            labels = zoom_numbers(question.design, [cell.label for cell in record.cells], zoom)
+            labels = level_numbers(question.design, [cell.label for cell in record.cells], zoom)
             statement = tuple(f"{view.audience}, {view.neighbours}: {view.sentence}" for view in record.statement)
         opened.append(opened_numbers(record))
-        counts.append(_counts(question, record, zoom_numbers(question.design, opened[-1], zoom)))
+        counts.append(_counts(question, record, level_numbers(question.design, opened[-1], zoom)))
         devices += [] if record.participants is None else [record.participants.raw]
     if not counts:
         return None
-    width = question.domain.coarser(zoom).columns if isinstance(question.domain, SquareGrid) else None
+    width = question.domain.coarser(sides[zoom]).columns if isinstance(question.domain, SquareGrid) else None
     table = question_table(
-        one_zoom(question.design, zoom), question.release.level, labels, statement, counts, missing, width
+        one_level(question.design, zoom), question.release.level, labels, statement, counts, missing, width
     )
     kept = tuple(opened)
     return KeptTable(question=question, table=table, participants=tuple(devices) or None, opened=kept, zoom=zoom)
@@ -190,7 +191,7 @@ def places_of(question: Question | Window, zoom: int = 0) -> Places:
         UsageError: its values are no places.
     """
     domain = question.domain
-    match domain.coarser(zoom) if isinstance(domain, SquareGrid) else domain:
+    match domain.coarser(question.release.sides[zoom]) if isinstance(domain, SquareGrid) else domain:
         case SquareGrid(x0=x0, y0=y0, size=size, columns=columns, rows=rows, frame=frame):
             placed = to_degrees(frame) if frame is not None and can_place(frame.epsg) else None
             return GridPlaces(x0=x0, y0=y0, size=size, columns=columns, rows=rows, to_degrees=placed)

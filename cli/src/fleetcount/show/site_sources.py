@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_analysis.answers import WindowCounts, one_zoom, question_table, write_csv, write_geojson
+from fleetcount_analysis.answers import WindowCounts, one_level, question_table, write_csv, write_geojson
 from fleetcount_analysis.answers.export import write_parquet
+from fleetcount_analysis.answers.levels import level_numbers
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.answers.table import QuestionTable
-from fleetcount_analysis.answers.zooms import zoom_numbers
 from fleetcount_analysis.errors import ExportError
 from fleetcount_analysis.places import to_degrees
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
@@ -171,10 +171,10 @@ def _release(source: Source, folder: Path) -> Entry:
 def _single_table(record: ReleaseRecord) -> QuestionTable:
     """Return a release as a table of one window, of its finest zoom."""
     window = record.window
-    outputs = zoom_numbers(window.design, opened_numbers(record), 0)
+    outputs = level_numbers(window.design, opened_numbers(record), 0)
     counts = WindowCounts(index=0, opens=window.round_one_opens, unit=0, outputs=outputs)
-    labels = zoom_numbers(window.design, [cell.label for cell in record.cells], 0)
-    return question_table(one_zoom(window.design, 0), window.release.level, labels, _statement(record), [counts])
+    labels = level_numbers(window.design, [cell.label for cell in record.cells], 0)
+    return question_table(one_level(window.design, 0), window.release.level, labels, _statement(record), [counts])
 
 
 def _plain(record: ReleaseRecord) -> tuple[str, ...]:

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from fleetcount_analysis.answers import consistent_errors, smallest_refused
-from fleetcount_mechanisms.answers import Zooms
-from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
+from fleetcount_analysis.answers import joined_errors, smallest_refused
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design, Spread
 from fleetcount_mechanisms.planning import Plan, plan_question
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS, MAX_ZOOMS
@@ -118,33 +117,33 @@ def plan(  # one parameter an option, passed by name
         check_output_directory(output)
     question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat", "alone")}
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
-    zooms = square_zooms(values, others.pop("zooms"))
+    spread = square_zooms(values, others.pop("zooms"))
     if steps is not None and question["windows"] is None:
         question["windows"] = len(steps)
-    if refused := _not_together(question, steps, zooms, output, others["largest_posterior"]):
+    if refused := _not_together(question, steps, spread, output, others["largest_posterior"]):
         raise UsageError(refused)
     if question["windows"] is not None:
-        of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "zooms": zooms, **question}
+        of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "spread": spread, **question}
         asked = PlannedQuestion(devices=devices, values=values, epsilon=epsilon, **of_all)
         compare_ways(asked, output, as_json=as_json) if steps is None else plan_walks(asked, steps, as_json=as_json)
         return
     mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))
     law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others)
-    planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, zooms=zooms)
+    planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=spread)
     _show(planned, epsilon, limit, output, explain=explain, as_json=as_json)
 
 
 def _not_together(
     question: Mapping[str, Any],
     steps: Sequence[int] | None,
-    zooms: Zooms | None,
+    spread: Spread | None,
     output: Path | None,
     largest_posterior: Fraction | None,
 ) -> str:
     """Return why options that were given do not go with each other, or nothing."""
     if steps is not None and (output is not None or question["threat"] is not None):
         return "--levels goes with neither --output nor --threat"
-    if zooms is not None and (steps is not None or largest_posterior is not None):
+    if spread is not None and (steps is not None or largest_posterior is not None):
         return "--zooms goes with neither --levels nor --largest-posterior"
     if question["windows"] is not None and largest_posterior is not None:
         return "--largest-posterior is about one record, allowed: without --windows"
@@ -252,7 +251,7 @@ def _record(planned: Plan) -> dict[str, Any]:
     return {
         "devices": planned.devices,
         "values": design.values,
-        **({} if design.zooms is None else {"zooms": design.zoom_count}),
+        **({} if design.levels.count == 1 else {"zooms": len(design.levels.sides)}),
         "aggregators": design.aggregators,
         "mechanism": design.name,
         "sampling_rate": str(design.exposure) if design.rounds == 2 else None,
@@ -276,22 +275,22 @@ def _zoom_lines(planned: Plan, epsilon: Fraction) -> list[str]:
         MechanismError: no noise of one zoom reaches epsilon.
     """
     design = planned.design
-    if design.zooms is None:
+    levels = design.levels
+    if levels.grid is None or levels.count == 1:
         return []
-
     law = type(design.noise)
     alone = plan_question(planned.devices, design.answer, epsilon, design.aggregators, noise=law).sd(0)  # type: ignore[arg-type]
     own = planned.sd(0)
     lines = [
-        f"{design.zoom_count} zooms of {design.zooms.columns} by {design.zooms.rows} squares in one report; standard"
+        f"{len(levels.sides)} zooms of {levels.grid[0]} by {levels.grid[1]} squares in one report; standard"
         " error of an empty square as released,",
         "in counts of all zooms that add up, and as a sum of squares under the same epsilon with one zoom alone:",
     ]
     sided = design.noise.mean != 0
     # Noise with one side has a mean, and no best combination of zooms was worked out for it.
-    agreeing = [None] * design.zoom_count if sided else list(consistent_errors(design))
-    for zoom, (size, joint) in enumerate(zip(design.zooms.sizes, agreeing, strict=True)):
+    agreeing = [None] * levels.count if sided else list(joined_errors(design))
+    for side, size, joint in zip(levels.sides, levels.sizes, agreeing, strict=False):
         shown = "-" if joint is None else f"{joint:,.1f}"
-        head = f"  squares of {2**zoom} times the side, {size:,} of them"
-        lines.append(f"{head}: {own:,.1f}, {shown}, {alone * 2**zoom:,.1f}")
+        head = f"  squares of {side} times the side, {size:,} of them"
+        lines.append(f"{head}: {own:,.1f}, {shown}, {alone * side:,.1f}")
     return [*lines, ""]

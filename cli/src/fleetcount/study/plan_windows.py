@@ -18,9 +18,9 @@ from fleetcount_analysis.answers.drill_down import least_threshold, smallest_fou
 from fleetcount_client.policy import DEFAULT_PERIOD_S
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
-from fleetcount_mechanisms.answers import AnswerLaw, Truth, Zooms
+from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.comparison import Compared, Unit, compare
-from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.design import Design, Spread
 from fleetcount_mechanisms.errors import InfeasibleTargetError
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -59,7 +59,7 @@ class PlannedQuestion:
     every: int
     delta: Fraction
     threat: str | None
-    zooms: Zooms | None = None
+    spread: Spread | None = None
     alone: bool = False
 
 
@@ -83,7 +83,7 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
         asked.delta,
         aggregators=asked.aggregators,
         level=asked.level,
-        zooms=asked.zooms,
+        spread=asked.spread,
         periods=None if asked.alone or windows == 1 else _periods(schedule, units),
         one_in=-(-ONE_ANSWER_PERIOD_S // asked.every),
     )
@@ -119,8 +119,8 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
 
     said = (
         ""
-        if asked.zooms is None
-        else f"Counts are of any of {asked.zooms.count} zooms in one report; epsilon is of all."
+        if asked.spread is None
+        else f"Counts are of any of {len(asked.spread.levels.sides)} zooms in one report; epsilon is of all."
     )
     body = [line(_HEAD), line(marks), *(line(parts) for parts in table[1:])]
     return [
@@ -129,7 +129,7 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
         f"seen from: the smallest count told apart from 0 ({float(asked.level * 100):g} % each way); bytes: the shares",
         "that a device sends for one answer.",
         *_followed_words(asked),
-        *([] if asked.zooms is None else [said.format(asked.zooms.count)]),
+        *([] if asked.spread is None else [said]),
         "",
         *body,
     ]

@@ -7,14 +7,16 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, cast
+from typing import Final
 
-from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, Zooms, answer_named
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, answer_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import did_you_mean
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.losses import Neighbours, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
+from fleetcount_mechanisms.statement import of_levels
 from fleetcount_simulator.errors import ScenarioError
 
 DeviceTruth = tuple[int, ...]
@@ -28,7 +30,7 @@ _NOISED_RESPONSE_EPSILON: Final = Fraction(1, 2)
 _GAUSSIAN: Final = GaussianNoise(Fraction(4))
 _GAUSSIAN_ON_RESPONSES: Final = GaussianNoise(Fraction(64))
 """Wide enough that the noise gives a smaller loss than the devices' own coins."""
-_ZOOMS: Final = Zooms(4, 2, 2)
+_ZOOMS: Final = Levels(8, (4, 2), (1, 2))
 """Audited with the noise of the other designs, so that no further law has to be checked."""
 _YES_NO: Final = ("two-coin", "warner", "mangat")
 _MANY: Final = ("mangat-vector", "k-ary", "unary")
@@ -49,32 +51,33 @@ class AuditedDesign:
         """Design and law of noise, for tables; "one by one" where each release's noise is a call of its own."""
         noise = self.design.noise
         law = f"{noise.name} {noise.direction}" if isinstance(noise, OneSidedNoise) else noise.name
-        zooms = "" if self.design.zooms is None else f", {self.design.zoom_count} zooms"
-        return f"{self.design.name}, noise {law}{zooms}{', one by one' if self.one_a_call else ''}"
+        levels = of_levels(self.design.levels).removeprefix(" of ").removeprefix(" and ")
+        opened = f", {levels}" if levels else ""
+        return f"{self.design.name}, noise {law}{opened}{', one by one' if self.one_a_call else ''}"
 
     @property
     def _far_apart(self) -> tuple[int, int]:
-        """Two values of a grid that lie in different squares at every zoom."""
-        column = cast("Zooms", self.design.zooms).columns // 2
-        return 1, 1 + column
+        """Two values that lie in different cells of every level but the total."""
+        columns, _ = self.design.levels.grid or (2, 1)
+        return 1, 1 + columns // 2
 
     @property
     def moved(self) -> list[int]:
         """The indices, from 0, of the opened numbers that depend on the truth; an attack leaves the others out.
 
-        With zooms the truths are few and most numbers depend on none of them.
+        With several levels the truths are few and most numbers depend on none of them.
         """
         every = range(self.design.output_count)
-        if self.design.zooms is None:
+        if self.design.levels.count == 1:
             return list(every)
-        counted = [self.design.zooms.all_sums(truth) for truth in self.truths]
+        counted = [self.design.levels.all_sums(truth) for truth in self.truths]
         return [place for place in every if any(row[place] for row in counted)]
 
     @property
     def truths(self) -> tuple[DeviceTruth, ...]:
-        """Every truth that one device can have; with zooms only three: no value, and two values that are far apart."""
+        """Every truth that one device can have; with levels only three: no value, and two that are far apart."""
         values = self.design.values
-        if self.design.zooms is not None:
+        if self.design.levels.count > 1:
             return tuple(tuple(int(cell == truth) for cell in range(1, values + 1)) for truth in (0, *self._far_apart))
         if self.design.kind.multi_hot:
             return tuple(itertools.product((0, 1), repeat=values))
@@ -114,7 +117,7 @@ def questions(name: str | None = None) -> tuple[AuditedDesign, ...]:
 def _fixed_share(design: Design) -> Fraction:
     """Return the share of the trials that `questions` promises to a design; 0 for one of the rest."""
     geometric = isinstance(design.noise, TwoSidedNoise)
-    if design.name != "sampling" or not geometric or design.zooms is not None or design.aggregators != _AGGREGATORS[0]:
+    if design.name != "sampling" or not geometric or design.levels.count > 1 or design.aggregators != _AGGREGATORS[0]:
         return Fraction(0)
     return Fraction(1, 2) if design.values == 1 else Fraction(1, 5)
 
@@ -127,7 +130,7 @@ def _designs() -> list[Design]:
         for aggregators in _AGGREGATORS
     ]
     return plain + [
-        Design(answer=answer, noise=noise, values=answer.values, aggregators=_AGGREGATORS[0], zooms=_ZOOMS)
+        Design(answer=answer, noise=noise, values=answer.values, aggregators=_AGGREGATORS[0], levels=_ZOOMS)
         for answer in (answer_named("sampling", 8, parameters={"sampling_rate": default_sampling_rate(2)}), Truth(8))
         for noise in _noises(answer)
         if not isinstance(noise, NoNoise) and getattr(noise, "direction", "up") == "up"

@@ -125,7 +125,7 @@ def release(design: Design, totals: Integers, noise: Noise, source: RandomSource
     `totals` is (n, c) int64, the sums before noise; the results are (n, c) and (k, n, c) int64.
     """
     flat = [int(total) % FIELD64.modulus for total in totals.ravel().tolist()]
-    noises = [noise.draw(design.noise, len(flat)) for _ in range(design.aggregators)]
+    noises = [_level_noises(design, len(totals), noise) for _ in range(design.aggregators)]
     opened = open_noised_shares(
         [
             NoisedShare(
@@ -142,6 +142,16 @@ def release(design: Design, totals: Integers, noise: Noise, source: RandomSource
     shape = totals.shape
     drawn = np.array(noises, dtype=np.int64).reshape(design.aggregators, *shape)
     return np.array(opened, dtype=np.int64).reshape(shape), drawn
+
+
+def _level_noises(design: Design, releases: int, noise: Noise) -> list[int]:
+    """Return one aggregator's noise on every number of so many releases, release by release."""
+    drawn = [
+        np.array(noise.draw(law, releases * count), dtype=np.int64).reshape(releases, count)
+        for law, count in design.opened_noise
+    ]
+    flat: list[int] = np.concatenate(drawn, axis=1).ravel().tolist()
+    return flat
 
 
 def _shares(totals: Sequence[int], aggregators: int, source: RandomSource) -> list[list[int]]:

@@ -130,7 +130,7 @@ def run_audit(
 
 
 def _checks(asked: Sequence[AuditedDesign], draws: int, step: Step) -> Iterator[Check]:
-    laws = list(dict.fromkeys(one.design.noise for one in asked if one.design.noised))
+    laws = list(dict.fromkeys(law for one in asked if one.design.noised for law in one.design.laws))
     readable = [one for one in asked if not one.one_a_call]
     total = len(laws) + len(readable)
     step("noise and reading", 0, total)

@@ -10,19 +10,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import prod
-from typing import Final
+from typing import Final, cast
 
 from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector, checked_orders
 from fleetcount_mechanisms.answers import AnswerForm, Relation
-from fleetcount_mechanisms.design import Design, Outputs
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
+from fleetcount_mechanisms.gaussian_losses import sampled_divergence
 from fleetcount_mechanisms.losses import any_value_loss, released_loss
+from fleetcount_mechanisms.moves import moves_divergence, moves_pure
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.renyi import (
     best_order,
     checked_rate,
-    gaussian_divergence,
-    panel_gaussian_divergence,
     panel_geometric_divergence,
     panel_linear_divergence,
     panel_pure_epsilon,
@@ -180,54 +180,14 @@ def charge_relation(design: Design) -> Relation:
     return Relation.ONE_SIDED if one_sided else Relation.ANY_VALUE
 
 
-def moved_cells(design: Design) -> int:
-    """Return how many opened numbers one changed answer moves, each by 1: `zoom_cells` for each zoom."""
-    return design.zoom_count * zoom_cells(design)
-
-
-def zoom_cells(design: Design) -> int:
-    """Return how many opened numbers of one zoom a changed answer moves: two, or one if there is one cell only."""
-    alone = design.values == 1 and design.outputs is not Outputs.ALL
-    return 1 if alone else 2
-
-
-def equivalent_windows(design: Design, windows: int) -> int:
-    """Return how many windows of one zoom lose as much as `windows` windows of the design, under one toss of a coin.
-
-    Each zoom of a window counts as one window: one answer moves the numbers of all its zooms, as one unit may have
-    several answers (docs/spec.md, Theorem 1).
-    """
-    return windows * design.zoom_count
-
-
 def truth_weight(design: Design) -> Fraction:
     """Return the chance that an answer depends on the truth: p, 1 for the truth itself, P - Q of a response.
 
     In a vector two bits change: the chance that at least one of them depends on the truth.
     """
-    if design.form is AnswerForm.BITS and zoom_cells(design) == 2:
+    if design.form is AnswerForm.BITS and design.moved_in_level == 2:
         return 1 - (1 - design.exposure) ** 2
     return design.exposure
-
-
-def noise_divergence(noise: NoiseLaw, moved: int, order: Fraction | int) -> Fraction:
-    """Return the Renyi divergence of the noised numbers if `moved` of them change by 1 (docs/spec.md, F1 and F4).
-
-    Raises:
-        MechanismError: a law of noise that is not two-sided, moved below 1, or an order not above 1.
-    """
-    if isinstance(noise, GaussianNoise):
-        return gaussian_divergence(require_at_least("moved numbers", moved, 1), 1, noise.variance, order)
-    return moved * pure_divergence(_geometric(noise), order)
-
-
-def noise_pure(noise: NoiseLaw, moved: int) -> Fraction | None:
-    """Return the pure epsilon of the noised numbers if `moved` of them change by 1, None for Gaussian noise.
-
-    Raises:
-        MechanismError: a law of noise that is not two-sided.
-    """
-    return None if isinstance(noise, GaussianNoise) else moved * _geometric(noise)
 
 
 def unit_divergence(design: Design, windows: int, order: int) -> Fraction:
@@ -242,14 +202,14 @@ def unit_divergence(design: Design, windows: int, order: int) -> Fraction:
         return windows * _one_way_loss(design)
     if design.form is not AnswerForm.TWO_ROUNDS:
         return windows * min(_answer_divergences(design, order))
-    moved, equivalent, rate = windows * moved_cells(design), equivalent_windows(design, windows), design.exposure
-    direct, pure = noise_divergence(design.noise, moved, order), unit_pure(design, windows)
+    direct, pure = windows * moves_divergence(design.moves, order), unit_pure(design, windows)
     if isinstance(design.noise, GaussianNoise):
-        panel = panel_gaussian_divergence(rate, equivalent, design.noise.variance, order, cells=zoom_cells(design))
+        panel = sampled_divergence(design, windows, order)
     else:
-        panel = panel_geometric_divergence(rate, equivalent, _geometric(design.noise), order, cells=zoom_cells(design))
+        numbers, cells = windows * design.levels.count, design.moved_in_level
+        panel = panel_geometric_divergence(design.exposure, numbers, _geometric(design.noise), order, cells=cells)
     pure_bound = () if pure is None else (pure_divergence(pure, order),)
-    return min(panel, panel_linear_divergence(rate, direct, order), *pure_bound)
+    return min(panel, panel_linear_divergence(design.exposure, direct, order), *pure_bound)
 
 
 def units_divergence(design: Design, sizes: Mapping[int, int], order: int) -> Fraction:
@@ -325,8 +285,8 @@ def unit_pure(design: Design, windows: int) -> Fraction | None:
     if design.form is AnswerForm.TWO_ROUNDS:
         if isinstance(design.noise, GaussianNoise):
             return None
-        equivalent, epsilon = equivalent_windows(design, windows), _geometric(design.noise)
-        return panel_pure_epsilon(design.exposure, equivalent, equivalent, epsilon, zoom_cells(design))
+        numbers, epsilon = windows * design.levels.count, _geometric(design.noise)
+        return panel_pure_epsilon(design.exposure, numbers, numbers, epsilon, design.moved_in_level)
     alone = _answer_pure(design)
     return None if alone is None else windows * alone
 
@@ -359,7 +319,7 @@ def _one_way(design: Design) -> bool:
 
 def _one_way_loss(design: Design) -> Fraction:
     if isinstance(design.noise, OneSidedNoise):
-        return design.zoom_count * design.noise.epsilon
+        return sum((cast("OneSidedNoise", law).epsilon for law in design.laws), Fraction(0))
     return Fraction(design.local_epsilon or 0)
 
 
@@ -378,7 +338,7 @@ def _answer_pure(design: Design) -> Fraction | None:
         return _local(design)
     if design.device_randomizes:
         return any_value_loss(design.answer, _geometric(design.noise))
-    return noise_pure(design.noise, moved_cells(design))
+    return moves_pure(design.moves)
 
 
 def _answer_divergences(design: Design, order: int) -> list[Fraction]:
@@ -386,7 +346,7 @@ def _answer_divergences(design: Design, order: int) -> list[Fraction]:
     local, pure = _local(design), _answer_pure(design)
     found = [pure_divergence(epsilon, order) for epsilon in (local, pure) if epsilon is not None]
     if design.noised:
-        direct = noise_divergence(design.noise, moved_cells(design), order)
+        direct = moves_divergence(design.moves, order)
         found.append(panel_linear_divergence(truth_weight(design), direct, order))
     if design.kind.multi_hot and isinstance(design.noise, TwoSidedNoise):
         # A value that moves changes two places, each of which loses at most this much (docs/privacy.md).

@@ -6,7 +6,7 @@ error below 1e-60. It must not word anything (`question_statement`). "Theorem" a
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -16,15 +16,10 @@ from typing import Final
 
 from fleetcount_mechanisms.accounting.charges import (
     charge_relation,
-    equivalent_windows,
-    moved_cells,
-    noise_divergence,
-    noise_pure,
     truth_weight,
     unit_divergence,
     unit_pure,
     units_divergence,
-    zoom_cells,
 )
 from fleetcount_mechanisms.accounting.vectors import (
     ScheduleShape,
@@ -35,15 +30,15 @@ from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
-from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
+from fleetcount_mechanisms.levels import Move
+from fleetcount_mechanisms.moves import move_divergence, moves_divergence, moves_loss
+from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import fraction_up, near_exp, near_log
 from fleetcount_mechanisms.renyi import (
     amplified,
     best_order,
-    gaussian_rho,
     panel_pure_epsilon,
     sum_law_factor,
-    zcdp_epsilon,
 )
 
 _NOTHING: Final = Fraction(0)
@@ -132,9 +127,9 @@ def part_loss(design: Design, unit: int, changed: int, delta: Fraction) -> Fract
     if changed < unit:
         found.append(_loss_without_coin(design, changed, delta))
         if isinstance(design.noise, TwoSidedNoise):
-            windows, moved = (equivalent_windows(design, count) for count in (unit, changed))
-            epsilon, cells = design.noise.epsilon, zoom_cells(design)
-            found.append(panel_pure_epsilon(design.exposure, windows, moved, epsilon, cells))
+            numbers, moved = (count * design.levels.count for count in (unit, changed))
+            epsilon, cells = design.noise.epsilon, design.moved_in_level
+            found.append(panel_pure_epsilon(design.exposure, numbers, moved, epsilon, cells))
     return min(found)
 
 
@@ -146,23 +141,7 @@ def _loss_without_coin(design: Design, answers: int, delta: Fraction, *, tosses:
     relaxed = delta / (1 - (1 - design.exposure) ** tosses)
     if relaxed >= 1:
         return _NOTHING
-    return noise_loss(design.noise, answers * moved_cells(design), relaxed)
-
-
-def noise_loss(noise: NoiseLaw, moved: int, delta: Fraction) -> Fraction:
-    """Return the epsilon at delta of noised numbers of which `moved` change by 1.
-
-    Exact for geometric noise (Kairouz, Oh, Viswanath); the best zCDP conversion for Gaussian noise.
-
-    Raises:
-        MechanismError: a law of noise that is not two-sided, moved below 1, or delta not in (0, 1).
-    """
-    if isinstance(noise, GaussianNoise):
-        return max(_NOTHING, zcdp_epsilon(gaussian_rho(1, moved, noise.variance), delta))
-    pure = noise_pure(noise, moved)
-    if pure is None:
-        raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose promise is worked out")
-    return max(_NOTHING, optimal_loss_repeated(pure / moved, moved, delta))
+    return moves_loss(design.moves, answers, relaxed)
 
 
 def units_loss(design: Design, sizes: _Sizes, delta: Fraction) -> Fraction:
@@ -188,7 +167,7 @@ def units_loss(design: Design, sizes: _Sizes, delta: Fraction) -> Fraction:
 def _answer_bounds(design: Design, answers: int, delta: Fraction) -> Iterator[Fraction]:
     alone = unit_pure(design, 1)
     if design.noised:
-        yield noise_loss(design.noise, answers * moved_cells(design), delta)
+        yield moves_loss(design.moves, answers, delta)
     if not design.device_randomizes:
         return
     if alone is not None:
@@ -204,7 +183,7 @@ def _amplified(design: Design, answers: int, delta: Fraction) -> Fraction:
     weight = truth_weight(design)
     if delta >= weight:
         return _NOTHING
-    direct = noise_loss(design.noise, answers * moved_cells(design), delta / weight)
+    direct = moves_loss(design.moves, answers, delta / weight)
     return amplified(weight, direct)
 
 
@@ -217,13 +196,13 @@ def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fr
         yield sum(known, _NOTHING)
     if sizes.total() == 1:
         yield _amplified(design, min(sizes), delta)
-    windows = equivalent_windows(design, min(sizes))
+    windows = min(sizes) * design.levels.count
     if sizes.total() == 1 and isinstance(design.noise, TwoSidedNoise):
         yield geometric_unit_epsilon(design.exposure, windows, design.noise.epsilon, delta, sum(known, _NOTHING))
         return
     _, order_bound = best_order(lambda order: units_divergence(design, sizes, order), delta)
     yield order_bound
-    if sizes.total() == 1 and isinstance(design.noise, GaussianNoise):
+    if sizes.total() == 1 and isinstance(design.noise, GaussianNoise) and not design.levels.total:
         yield gaussian_unit_epsilon(design.exposure, windows, design.noise.variance, delta, order_bound)
 
 
@@ -259,19 +238,24 @@ def _chance_above(design: Design, sizes: _Sizes, epsilon: Fraction, *, fresh: bo
     if fresh and len(known) == len(pures) and sum(known) <= epsilon:
         return _NOTHING
     if not design.device_randomizes and design.form is not AnswerForm.TWO_ROUNDS:
-        return _moved_chance(design.noise, windows * moved_cells(design), epsilon)
+        return max(_moved_chance(move, windows, epsilon) for move in design.moves)
 
-    def exponent(order: int) -> Fraction:
-        loss = units_divergence(design, sizes, order)
-        if not fresh:
-            loss = noise_divergence(design.noise, windows * moved_cells(design), order)
-        return (order - 1) * (loss - epsilon)
-
-    return near_exp(max(Fraction(-100_000), min(_NOTHING, *map(exponent, _SOME_ORDERS))))
+    if fresh:
+        return _markov(lambda order: units_divergence(design, sizes, order), epsilon)
+    return _markov(lambda order: windows * moves_divergence(design.moves, order), epsilon)
 
 
-def _moved_chance(noise: NoiseLaw, moved: int, epsilon: Fraction) -> Fraction:
-    """Return a bound on the chance that `moved` numbers, each moved by 1, have a loss above epsilon together."""
+def _markov(loss: Callable[[int], Fraction], epsilon: Fraction) -> Fraction:
+    """Return e**((a-1)(D_a - epsilon)) at the best of some orders, at most 1."""
+    exponents = ((order - 1) * (loss(order) - epsilon) for order in _SOME_ORDERS)
+    return near_exp(max(Fraction(-100_000), min(_NOTHING, *exponents)))
+
+
+def _moved_chance(move: Move, windows: int, epsilon: Fraction) -> Fraction:
+    """Return a bound on the chance that the numbers of a move lose more than epsilon together, over so many windows."""
+    if len(set(move)) > 1:
+        return _markov(lambda order: windows * move_divergence(move, order), epsilon)
+    noise, moved = move[0], windows * len(move)
     if isinstance(noise, TwoSidedNoise):
         # Each loses e1 with chance 1/(1+e**-e1), else -e1 (F1).
         up = 1 / (1 + near_exp(-noise.epsilon))

@@ -17,14 +17,12 @@ from fleetcount_mechanisms.accounting.charges import (
     chance_of_any,
     charge_relation,
     expected_answers,
-    moved_cells,
     quantile,
 )
 from fleetcount_mechanisms.accounting.question_losses import (
     QuestionLosses,
     day_units,
     larger_chance,
-    noise_loss,
     question_losses,
 )
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
@@ -33,10 +31,11 @@ from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repe
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import require_open_unit
 from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
+from fleetcount_mechanisms.moves import moves_loss
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import WIDE, near_decimal, rounded_up
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.statement import AdversaryView, views_of
+from fleetcount_mechanisms.statement import AdversaryView, of_levels, views_of
 
 NEIGHBOURS: Final = ("one-answer", "one-day", "whole-question")
 """The changes that the lines of a question are about, in their order."""
@@ -72,7 +71,9 @@ def question_views(design: Design, shape: ScheduleShape, delta: Fraction) -> tup
         return design.views()
     # The audiences of Gaussian noise are those of two-sided noise: they depend on whether there is noise, not its law.
     noise = TwoSidedNoise(Fraction(1)) if isinstance(design.noise, GaussianNoise) else design.noise
-    audiences = views_of(design.answer, noise, design.aggregators)
+    audiences = views_of(
+        Design(answer=design.answer, noise=noise, values=design.values, aggregators=design.aggregators)
+    )
     views = (view for audience in audiences for view in _lines(audience, design, shape, delta))
     return tuple(view for view in views if not once or view.neighbours == NEIGHBOURS[0])
 
@@ -86,7 +87,7 @@ def _lines(audience: AdversaryView, design: Design, shape: ScheduleShape, delta:
         yield from _leaked(audience, design, shape, delta)
     elif slug in _SEES and (design.noised or design.device_randomizes):
         sees, honest = _SEES[slug]
-        sees += _of_zooms(design)
+        sees += _each(design)
         condition = f", as long as {honest} adds its noise" if design.noised else ""
         losses = question_losses(design, shape, delta)
         ending, known = condition + _one_sided(design), _coin_revealed(design, shape)
@@ -129,8 +130,9 @@ def _finite(
         )
 
 
-def _of_zooms(design: Design) -> str:
-    return f" of {design.zoom_count} zooms each" if design.zoom_count > 1 else ""
+def _each(design: Design) -> str:
+    words = of_levels(design.levels)
+    return f"{words} each" if words else ""
 
 
 def _coin_revealed(design: Design, shape: ScheduleShape) -> tuple[bool, ...]:
@@ -158,11 +160,10 @@ def _leaked(audience: AdversaryView, design: Design, shape: ScheduleShape, delta
     if not design.noised:
         yield from _revealed(audience, design, shape, sure=True)
         return
-    moved = moved_cells(design)
     changed = shape.levels, shape.largest_day, shape.windows
-    losses = [noise_loss(design.noise, moved * windows, delta) for windows in changed]
+    losses = [moves_loss(design.moves, windows, delta) for windows in changed]
     found = QuestionLosses(one_answer=losses[0], one_day=losses[1], whole_question=losses[2])
-    sees = f"all releases{_of_zooms(design)} and these bits"
+    sees = f"all releases{_each(design)} and these bits"
     yield from _finite(audience, found, delta, sees, levels=shape.levels)
 
 

@@ -13,17 +13,18 @@ from typing import Final
 from fleetcount_mechanisms.accounting.charges import budget_for, units_vector
 from fleetcount_mechanisms.accounting.question_losses import units_loss
 from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET, ScheduleShape
-from fleetcount_mechanisms.answers import AnswerLaw, Zooms
-from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
+from fleetcount_mechanisms.answers import AnswerLaw
+from fleetcount_mechanisms.design import Design, Spread
 from fleetcount_mechanisms.errors import (
     InfeasibleTargetError,
     MechanismError,
     require_open_unit,
     require_positive,
 )
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.losses import LARGEST_PLANNED_EPSILON, PlannedNoise
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.randomness import rounded_up
+from fleetcount_mechanisms.randomness import near_sqrt, rounded_up
 
 LARGEST_SD: Final = 10_000
 """The largest standard deviation of one aggregator's noise that is planned."""
@@ -46,7 +47,7 @@ def noise_for_promise(
     law: type[PlannedNoise] = GaussianNoise,
     *,
     periods: Sequence[Mapping[int, int]] | None = None,
-    zooms: Zooms | None = None,
+    spread: Spread | None = None,
 ) -> PlannedNoise:
     """Return the weakest noise with which all answers of one device over the question lose at most (epsilon, delta).
 
@@ -55,7 +56,8 @@ def noise_for_promise(
     their size, that one period of a ledger may hold: of questions that follow one another, or of this
     one alone without it. With Gaussian noise a ledger of this budget takes them all, at the one order that is
     best for them; the exact sum of geometric losses has no filter, so that a ledger adds up more. One-sided noise keeps
-    the promise for a value replaced by none. With `zooms` every window is counted at all of them.
+    the promise for a value replaced by none. The noise is that of the cells; `spread` says how that of other levels
+    follows from it.
 
     Raises:
         MechanismError: epsilon not in (0, 700], delta not in (0, 1), another law, or an answer without a finite loss.
@@ -67,7 +69,8 @@ def noise_for_promise(
     require_open_unit("delta", delta)
     own = _sizes(Counter(shape.units))
     held = (own,) if periods is None else tuple(map(_sizes, periods))
-    return _solved(answer, own, held, epsilon, delta, law, zooms)  # type: ignore[arg-type]  # Laws are frozen values.
+    parts = Spread(levels=Levels(answer.values)) if spread is None else spread
+    return _solved(answer, own, held, epsilon, delta, law, parts)  # type: ignore[arg-type]  # Laws are frozen values.
 
 
 _Sizes = tuple[tuple[int, int], ...]
@@ -87,13 +90,12 @@ def _solved(
     epsilon: Fraction,
     delta: Fraction,
     law: type[PlannedNoise],
-    zooms: Zooms | None,
+    spread: Spread,
 ) -> PlannedNoise:
     own, held = Counter(dict(own_sizes)), [Counter(dict(sizes)) for sizes in held_sizes]
 
     def loss(noise: PlannedNoise) -> Fraction:
-        parties = FEWEST_AGGREGATORS
-        design = Design(answer=answer, noise=noise, values=answer.values, aggregators=parties, zooms=zooms)
+        design = spread.design(answer, noise)
         if not isinstance(noise, GaussianNoise):
             return max(_printed(design, sizes, delta) for sizes in (own, *held))
         budget = budget_for(design, held, epsilon, delta)
@@ -103,7 +105,7 @@ def _solved(
         return shown if any(own <= sizes for sizes in held) else max(shown, _printed(design, own, delta))
 
     if law is GaussianNoise:
-        return _weakest_gaussian(loss, epsilon)
+        return _weakest_gaussian(loss, epsilon, int(LARGEST_SD * _SD_GRID / near_sqrt(spread.widest)))
     if law is TwoSidedNoise or law is OneSidedNoise:
         return _weakest_geometric(law, lambda noise: loss(noise) <= epsilon)
     raise MechanismError(f"noise is {law.__name__}, allowed: GaussianNoise, TwoSidedNoise, OneSidedNoise")
@@ -117,15 +119,15 @@ def _gaussian(step: int) -> GaussianNoise:
     return GaussianNoise(Fraction(step, _SD_GRID) ** 2)
 
 
-def _weakest_gaussian(loss: Callable[[GaussianNoise], Fraction], epsilon: Fraction) -> GaussianNoise:
+def _weakest_gaussian(loss: Callable[[GaussianNoise], Fraction], epsilon: Fraction, most: int) -> GaussianNoise:
     @cache
     def share(step: int) -> Fraction:
         return loss(_gaussian(step)) / epsilon
 
-    step = _first(lambda one: share(one) <= 1, *_near(share, _SD_GRID // 2, LARGEST_SD * _SD_GRID))
+    step = _first(lambda one: share(one) <= 1, *_near(share, _SD_GRID // 2, most))
     if step is None:
         # The loss is convex in 1/sd and vanishes with it: t times the noise lose t times less, or still less.
-        raise _beyond(ceil(LARGEST_SD * loss(_gaussian(LARGEST_SD * _SD_GRID)) / epsilon))
+        raise _beyond(ceil(Fraction(most, _SD_GRID) * loss(_gaussian(most)) / epsilon))
     return _gaussian(step)
 
 

@@ -39,9 +39,9 @@ _PLAIN_DECIMAL: Final = re.compile(r"(?:0|[1-9][0-9]{0,9})(?:\.[0-9]{0,24}[1-9])
 class Cell:
     """One published number: value 1..V and its label, the opened noised number, estimate and interval ends.
 
-    With zooms larger squares follow as values from V + 1 on, zoom by zoom. `raw` is the opened number of this cell,
-    `estimate` the unbiased estimate, which may be negative, `low` <= `high` the whole-number ends of the interval at
-    the window's level.
+    The cells of coarser levels follow as values from V + 1 on, level by level, the total last. `raw` is the opened
+    number of this cell, `estimate` the unbiased estimate, which may be negative, `low` <= `high` the whole-number ends
+    of the interval at the window's level.
     """
 
     value: int

@@ -35,6 +35,7 @@ from fleetcount_protocol.window.domain import (
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
     Aggregator,
+    CoarserLevel,
     HpkeKey,
     Mode,
     QuestionRef,
@@ -267,9 +268,10 @@ def _encode_release(release: Release) -> bytes:
     number = release.noise_variance if release.kind is ReleaseKind.GAUSSIAN else release.noise_epsilon
     noise = b"" if number is None else fraction_bytes(number)
     thresholds = b"".join(uint(threshold, 4) for threshold in release.thresholds)
-    # The number of zooms follows the noise, if it is above 1; zooms need noise.
-    zooms = uint(release.zooms, 1) if release.zooms > 1 else b""
-    head = uint(release.kind.value, 1) + uint(bool(noise) + bool(zooms), 1) + noise + zooms
+    # The levels above the cells follow the noise of the cells, if there are any; levels need noise.
+    levels = b"".join(uint(one.side or 0, 1) + fraction_bytes(one.noise) for one in release.coarser)
+    several = uint(len(release.coarser), 1) + levels if levels else b""
+    head = uint(release.kind.value, 1) + uint(bool(noise) + bool(several), 1) + noise + several
     return head + fraction_bytes(release.level) + uint(len(release.thresholds), 2) + thresholds
 
 
@@ -281,10 +283,16 @@ def _read_release(reader: Reader) -> Release:
         kind=kind,
         noise_epsilon=None if gaussian else number,
         noise_variance=number if gaussian else None,
-        zooms=reader.count(1, 2, MAX_ZOOMS) if noised == 2 else 1,
+        coarser=_read_coarser(reader) if noised == 2 else (),
         level=reader.fraction(),
         thresholds=tuple(reader.uint(4) for _ in range(reader.count(2, 0, MAX_OPENED))),
     )
+
+
+def _read_coarser(reader: Reader) -> tuple[CoarserLevel, ...]:
+    """Return the levels above the cells: the side of a level's squares, 0 for the total, and the noise of each."""
+    count = reader.count(1, 1, MAX_ZOOMS)
+    return tuple(CoarserLevel(side=reader.uint(1) or None, noise=reader.fraction()) for _ in range(count))
 
 
 def _encode_aggregator(aggregator: Aggregator) -> bytes:

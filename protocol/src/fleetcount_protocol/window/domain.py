@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_mechanisms.answers import Zooms
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.levels import Levels
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_TEXT_BYTES
@@ -182,10 +182,10 @@ class SquareGrid:
         """Return the square's name: 'column,row' counted from 0."""
         return f"{(value - 1) % self.columns},{(value - 1) // self.columns}"
 
-    def coarser(self, zoom: int) -> "SquareGrid":
-        """Return the same grid in squares of 2**zoom times the side, of which both sides must be multiples."""
-        columns, rows = self.columns >> zoom, self.rows >> zoom
-        return replace(self, size=self.size * 2**zoom, columns=columns, rows=rows)
+    def coarser(self, side: int) -> "SquareGrid":
+        """Return the same grid in squares of so many times the side, of which both sides must be multiples."""
+        columns, rows = self.columns // side, self.rows // side
+        return replace(self, size=self.size * side, columns=columns, rows=rows)
 
 
 _CELL_DIGITS: Final = 16
@@ -319,20 +319,18 @@ def misfit(domain: ValueDomain, kind: Kind) -> str:
     return "" if fits else f"it is {kind.value}, {named}"
 
 
-def zooms_of(domain: ValueDomain, count: int) -> Zooms | None:
-    """Return the zooms at which the values of a domain are counted, None at one alone.
+def levels_of(domain: ValueDomain, sides: tuple[int, ...] = (1,), *, total: bool = False) -> Levels:
+    """Return the levels at which the values of a domain are counted: squares of so many times the side, and a total.
 
     Raises:
-        QuestionError: a domain whose values lie in no larger ones, or more zooms than its grid has.
+        QuestionError: a domain whose values lie in no larger ones, squares that do not fill its grid, or a total of a
+            single value.
     """
-    if type(count) is not int or count < 1:
-        raise QuestionError(f"zooms is {str(count)[:40]}, allowed: a whole number from 1 on")
-    if count == 1:
-        return None
-    if not isinstance(domain, SquareGrid):
-        raise QuestionError(f"zooms is {count} of {type(domain).__name__}, allowed: 1; only grids have larger squares")
+    if len(sides) > 1 and not isinstance(domain, SquareGrid):
+        raise QuestionError(f"zooms are asked of {type(domain).__name__}, allowed: 1; only grids have larger squares")
+    grid = (domain.columns, domain.rows) if isinstance(domain, SquareGrid) else None
     try:
-        return Zooms(domain.columns, domain.rows, count)
+        return Levels(domain.values, grid, sides, total)
     except MechanismError as error:
         raise QuestionError(str(error)) from None
 

@@ -4,6 +4,7 @@ Only a `Window` may be asked. This module must not apply rules (`window`), encod
 """
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -11,13 +12,17 @@ from typing import Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId
-from fleetcount_protocol.window.domain import SquareGrid, ValueDomain, zooms_of
+from fleetcount_protocol.window.domain import SquareGrid, ValueDomain, levels_of
+
+TOTAL_LABEL: Final = "total"
+"""The name of the total of all cells, which no cell has."""
 
 
 class Mode(enum.Enum):
@@ -71,6 +76,27 @@ class ReleaseKind(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CoarserLevel:
+    """A level above the cells: squares of `side` times the side, or with None the total of all cells.
+
+    `noise` is the parameter of each aggregator's noise on every number of the level: a variance where the release has
+    one, else an epsilon.
+    """
+
+    side: int | None
+    noise: Fraction
+
+
+def coarser_levels(levels: Levels, laws: Sequence[NoiseLaw]) -> tuple[CoarserLevel, ...]:
+    """Return the levels above the cells as a release names them, from the noise of each."""
+    sides = (*levels.sides[1:], *((None,) * levels.total))
+    return tuple(
+        CoarserLevel(side=side, noise=next(iter(law.parameters.values())))
+        for side, law in zip(sides, laws, strict=True)
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """The release the window announces.
 
@@ -78,8 +104,8 @@ class Release:
     (docs/privacy.md) or, for `ONE_SIDED`, the epsilon of AGeo; None for `EXACT`. `GAUSSIAN` has `noise_variance` in
     its place, the parameter s of N_Z(0, s), which is None for every other kind. `level` is the level of the published
     intervals, strictly between 0 and 1. `thresholds` has, for `ONE_SIDED` only, the largest safe count of each
-    published cell. `zooms` is the number of zooms at which a square grid is counted: with more than 1 the squares 1..V
-    are followed by those of twice, four times, ... the side.
+    published cell. `coarser` has the levels that are opened behind the cells 1..V: larger squares of a grid, the
+    smallest first, and last the total.
     """
 
     kind: ReleaseKind
@@ -87,21 +113,40 @@ class Release:
     level: Fraction
     thresholds: tuple[int, ...] = ()
     noise_variance: Fraction | None = None
-    zooms: int = 1
+    coarser: tuple[CoarserLevel, ...] = ()
+
+    @property
+    def sides(self) -> tuple[int, ...]:
+        """How many times the side of a cell the squares of every zoom have, the cells first."""
+        return (1, *(level.side for level in self.coarser if level.side is not None))
+
+    @property
+    def total(self) -> bool:
+        """Whether the total of all cells is opened."""
+        return any(level.side is None for level in self.coarser)
 
     @property
     def noise(self) -> NoiseLaw:
-        """The law of the noise that every aggregator adds to each opened number.
+        """The law of the noise that every aggregator adds to the number of each cell.
 
         Raises:
             MechanismError: a kind with noise whose `noise_epsilon` or `noise_variance` is missing or outside its range.
         """
-        if self.kind is ReleaseKind.GAUSSIAN:
-            return GaussianNoise(cast("Fraction", self.noise_variance))
+        gaussian = self.kind is ReleaseKind.GAUSSIAN
+        return self._law(self.noise_variance if gaussian else self.noise_epsilon)
+
+    @property
+    def coarser_noise(self) -> tuple[NoiseLaw, ...]:
+        """The law of every level above the cells; raises as `noise`."""
+        return tuple(self._law(level.noise) for level in self.coarser)
+
+    def _law(self, parameter: Fraction | None) -> NoiseLaw:
         if self.kind is ReleaseKind.EXACT:
             return NoNoise()
-        law = OneSidedNoise if self.kind is ReleaseKind.ONE_SIDED else TwoSidedNoise
-        return law(cast("Fraction", self.noise_epsilon))  # The law refuses None by name.
+        given = cast("Fraction", parameter)  # The law refuses None by name.
+        if self.kind is ReleaseKind.GAUSSIAN:
+            return GaussianNoise(given)
+        return OneSidedNoise(given) if self.kind is ReleaseKind.ONE_SIDED else TwoSidedNoise(given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,17 +234,19 @@ class WindowFields:
             noise=self.release.noise,
             values=self.values,
             aggregators=len(self.aggregators),
-            zooms=zooms_of(self.domain, self.release.zooms),
+            levels=levels_of(self.domain, self.release.sides, total=self.release.total),
+            coarser=self.release.coarser_noise,
         )
 
     def label(self, cell: int) -> str:
-        """Return the name of a published cell: of a value 1..V, or above V of a larger square, such as '0,1/2'."""
-        domain = grid = self.domain
-        zoom = 0
-        while isinstance(domain, SquareGrid) and cell > grid.values and zoom + 1 < self.release.zooms:
-            cell, zoom = cell - grid.values, zoom + 1
-            grid = domain.coarser(zoom)
-        return grid.label(cell) + (f"/{2**zoom}" if zoom else "")
+        """Return the name of a published cell: a value 1..V; above V a larger square like '0,1/2', last 'total'."""
+        domain, place = self.domain, cell
+        for side in self.release.sides:
+            grid = domain.coarser(side) if isinstance(domain, SquareGrid) else domain
+            if place <= grid.values:
+                return grid.label(place) + (f"/{side}" if side > 1 else "")
+            place -= grid.values
+        return TOTAL_LABEL
 
     @property
     def two_instalments(self) -> bool:

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Final, cast
 from fleetcount_mechanisms.answers import AnswerForm, channel_of, kind_of
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.levels import drawn_at_once
+from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import DecodeError, QuestionError, UsageError
@@ -35,10 +37,11 @@ from fleetcount_protocol.limits import (
     MIN_OPERATORS,
 )
 from fleetcount_protocol.window.codec import decode_fields, encode_fields
-from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories, SquareGrid, check_signal, zooms_of
+from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories, SquareGrid, check_signal, levels_of
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
     MODE_FORMS,
+    TOTAL_LABEL,
     Aggregator,
     HpkeKey,
     Mode,
@@ -239,9 +242,24 @@ def _check_release(window: WindowFields) -> None:
         epsilon = check_fraction("noise_epsilon", release.noise_epsilon)
         fits = _SMALLEST_EPSILON <= epsilon <= MAX_EPSILON
         require(fits, f"noise_epsilon is {epsilon}, allowed: {_SMALLEST_EPSILON} to {MAX_EPSILON}")
-    zooms = zooms_of(window.domain, release.zooms)
-    require(zooms is None or release.kind is not ReleaseKind.EXACT, f"zooms is {release.zooms} of an exact release")
-    _check_thresholds(release, window.values if zooms is None else sum(zooms.sizes))
+    _check_levels(window)
+
+
+def _check_levels(window: WindowFields) -> None:
+    release = window.release
+    for place, level in enumerate(release.coarser, start=1):
+        what = "the total" if level.side is None else f"squares of {str(level.side)[:40]} times the side"
+        require(release.kind is not ReleaseKind.EXACT, f"an exact release has {what}, allowed: the cells alone")
+        require(level.side is None or type(level.side) is int, f"{what} are asked, allowed: a whole number")
+        last = place == len(release.coarser)
+        require(level.side is not None or last, "the total stands before other levels, allowed: as the last one")
+        noise = check_fraction(f"noise of {what}", level.noise)
+        fits = release.kind is ReleaseKind.GAUSSIAN or _SMALLEST_EPSILON <= noise <= MAX_EPSILON
+        require(fits, f"noise of {what} is {noise}, allowed: {_SMALLEST_EPSILON} to {MAX_EPSILON}")
+    named = isinstance(window.domain, Categories) and TOTAL_LABEL in window.domain.names
+    require(not (release.total and named), f"a total is asked beside a category {TOTAL_LABEL!r}, allowed: other names")
+    levels = levels_of(window.domain, release.sides, total=release.total)
+    _check_thresholds(release, levels.opened)
 
 
 def _check_thresholds(release: Release, cells: int) -> None:
@@ -383,7 +401,7 @@ def opened_outputs(window: Window) -> slice:
     """Return the slice of a verified output share that is added up (`Design.outputs`).
 
     In direct mode the circuit has one output more than is opened, output 0. Aggregators noise and open these sums and,
-    after them, those of every coarser zoom (`Design.opened_sums`).
+    after them, those of every coarser level (`Design.opened_sums`).
     """
     return slice(1, None) if window.design.form is AnswerForm.TRUTH else slice(None)
 
@@ -395,6 +413,15 @@ def opened_count(window: Window) -> int:
     plus its noise, that of every helper its noise alone (docs/wire.md, "Opening").
     """
     return window.design.output_count + window.question.noised_participants
+
+
+def opened_noise(window: Window) -> tuple[tuple[NoiseLaw, int], ...]:
+    """Return what every aggregator draws, as (law, how many numbers in a row have it), in the order of what is opened.
+
+    The number of participants, where it is opened, has the noise of a cell.
+    """
+    participants = ((window.design.noise, 1),) if window.question.noised_participants else ()
+    return drawn_at_once((*window.design.opened_noise, *participants))
 
 
 def prio3_for(window: Window) -> "Prio3":

@@ -5,7 +5,7 @@ from typing import Any
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.window.domain import SquareGrid
-from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.fields import Aggregator, CoarserLevel
 from fleetcount_protocol.window.window import Window
 
 
@@ -40,7 +40,7 @@ def window_to_json(window: Window) -> dict[str, Any]:
             "noise_epsilon": None if release.noise_epsilon is None else str(release.noise_epsilon),
             **({} if release.noise_variance is None else {"noise_variance": str(release.noise_variance)}),
             "level": str(release.level),
-            **({} if release.zooms == 1 else {"zooms": release.zooms}),
+            **({"levels": [_level_to_json(level) for level in release.coarser]} if release.coarser else {}),
             "thresholds": list(release.thresholds),
         },
         "upload_style": window.upload_style.name.lower(),
@@ -55,6 +55,10 @@ def _frame_to_json(window: Window) -> dict[str, Any]:
         return {}
     frame = domain.frame
     return {"frame": {"epsg": frame.epsg, "offset_x": frame.offset_x, "offset_y": frame.offset_y}}
+
+
+def _level_to_json(level: CoarserLevel) -> dict[str, Any]:
+    return {"side": "total" if level.side is None else level.side, "noise": str(level.noise)}
 
 
 def _mechanism_to_json(window: Window) -> dict[str, Any] | None:

@@ -19,7 +19,6 @@ from typing import Final, cast
 
 import numpy as np
 import scipy
-from fleetcount_mechanisms.accounting.charges import moved_cells
 from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses, units_loss
 from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_mechanisms.answers import AnswerForm
@@ -178,7 +177,7 @@ def _best_rate(case: Case, windows: int, honest: int) -> float | None:
     design = case.design
     if design.form is not AnswerForm.TRUTH or honest != 1:
         return None
-    copies = moved_cells(design) * windows
+    copies = len(design.moves[0]) * windows
     if isinstance(design.noise, GaussianNoise):
         return float(scipy.stats.norm.cdf(math.sqrt(copies / float(design.noise.variance)) / 2))
     up = 1 / (1 + math.exp(-float(cast("Fraction", design.noise.epsilon))))

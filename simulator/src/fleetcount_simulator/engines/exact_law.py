@@ -22,7 +22,7 @@ A coin that holds for several windows of a question correlates their sums throug
 joint law needs each device's values over time. There the coins of all devices are drawn, once per unit, and the sampled
 devices of every value are counted in every window: exact, O(devices) per window and run.
 
-Noise is that of `noise_sums.summed_noise`. Faults thin each n_v by one multinomial of `faults.fates`.
+Noise is that of `noise_sums.levels_noise`. Faults thin each n_v by one multinomial of `faults.fates`.
 """
 
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ import numpy as np
 from fleetcount_mechanisms.design import Design
 
 from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
-from fleetcount_simulator.engines.noise_sums import summed_noise
+from fleetcount_simulator.engines.noise_sums import levels_noise
 from fleetcount_simulator.engines.opened_sums import (
     Sums,
     checked_law,
@@ -95,11 +95,11 @@ def drawn_outputs(design: Design, histogram: Integers, runs: int, generator: np.
     """Return shape (runs, outputs): releases of a design when all devices of a histogram (V+1,) are counted.
 
     Raises:
-        ScenarioError: as `answer_law` and `summed_noise`.
+        ScenarioError: as `answer_law` and `levels_noise`.
     """
     law = answer_law(design)
     sums = (design.opened_sums(_opened(law, histogram, generator)) for _ in range(runs))
-    noise = (summed_noise(design.noise, design.aggregators, design.output_count, generator) for _ in range(runs))
+    noise = (levels_noise(design, design.summed_count, generator) for _ in range(runs))
     return np.array([row + added for row, added in zip(sums, noise, strict=True)], dtype=np.int64)
 
 

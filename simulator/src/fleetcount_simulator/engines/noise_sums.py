@@ -8,6 +8,8 @@ from functools import lru_cache
 
 import numpy as np
 from fleetcount_analysis.channels import noise_sum
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.levels import drawn_at_once
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from numpy.typing import NDArray
 
@@ -38,6 +40,17 @@ def summed_noise(law: NoiseLaw, aggregators: int, cells: int, generator: np.rand
     if isinstance(law, OneSidedNoise):
         return drawn if law.direction == "up" else -drawn
     return np.asarray(drawn - generator.negative_binomial(aggregators, success, cells), dtype=np.int64)
+
+
+def levels_noise(design: Design, first: int, generator: np.random.Generator) -> Integers:
+    """Return the noise of all aggregators, int64: on the `first` numbers, then on those of every coarser level.
+
+    Raises:
+        ScenarioError: as `summed_noise`.
+    """
+    runs = zip(design.laws, (first, *design.levels.sizes[1:]), strict=True)
+    drawn = drawn_at_once(runs)
+    return np.concatenate([summed_noise(law, design.aggregators, count, generator) for law, count in drawn])
 
 
 def _gaussian_sums(law: GaussianNoise, aggregators: int, cells: int, generator: np.random.Generator) -> Integers:

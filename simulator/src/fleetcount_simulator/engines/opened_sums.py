@@ -13,7 +13,7 @@ from fleetcount_simulator import attackers, faults
 from fleetcount_simulator.attackers.cheats import refused_reports
 from fleetcount_simulator.attackers.liars import claimed_values
 from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
-from fleetcount_simulator.engines.noise_sums import summed_noise
+from fleetcount_simulator.engines.noise_sums import levels_noise, summed_noise
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Integers
 
@@ -93,7 +93,7 @@ def open_release(
     question = case.epochs.question
     survives = faults.is_released(case.faults) and not (question is not None and question.is_missing(epoch))
     released = np.zeros(len(generators), dtype=np.bool_)
-    sums.opened = _zoomed(case, sums.opened)
+    sums.opened = _levelled(case, sums.opened)
     for row, generator in enumerate(generators):
         _add_attackers(case, law, sums, row, generator)
         released[row] = survives and int(sums.counted[row].sum()) >= case.min_batch_size
@@ -102,9 +102,9 @@ def open_release(
     return CaseOutcome(outputs=sums.opened, released=released, counted=sums.counted, tallies=sums.tallies)
 
 
-def _zoomed(case: Case, sums: Integers) -> Integers:
-    """Return the sums of every zoom, finest first, which aggregators compute from those of the finest."""
-    if case.design.zooms is None:
+def _levelled(case: Case, sums: Integers) -> Integers:
+    """Return the sums of every level, which aggregators compute from those of the cells."""
+    if case.design.levels.count == 1:
         return sums
     return np.array([case.design.opened_sums(row) for row in sums.tolist()], dtype=np.int64)
 
@@ -122,8 +122,8 @@ def _add_attackers(case: Case, law: AnswerLaw, sums: Sums, row: int, generator: 
 
 
 def _add_noise(case: Case, law: AnswerLaw, sums: Sums, row: int, generator: np.random.Generator) -> None:
-    numbers = sums.opened.shape[1]
-    sums.opened[row] += summed_noise(case.design.noise, case.aggregators, numbers, generator)
+    above = case.design.cell_count - case.design.values
+    sums.opened[row] += levels_noise(case.design, sums.opened.shape[1] - above, generator)
     if law.shape == "bits":
         devices = int(sums.counted[row].sum())
         noise = summed_noise(case.design.noise, case.aggregators, 1, generator)

@@ -23,7 +23,7 @@ from fleetcount_protocol.window.domain import (
     SquareGrid,
     ValueDomain,
 )
-from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS, Mode, Release, ReleaseKind
+from fleetcount_protocol.window.fields import MECHANISM_NUMBERS, MODE_FORMS, Mode, Release, ReleaseKind, coarser_levels
 from fleetcount_protocol.window.signal import Signal
 from fleetcount_protocol.window.window import Window
 
@@ -141,7 +141,7 @@ def _release(mechanism: Mechanism, design: Design, level: Fraction) -> Release:
         noise_variance=variance,
         level=level,
         thresholds=thresholds,
-        zooms=design.zoom_count,
+        coarser=coarser_levels(design.levels, design.coarser),
     )
 
 

@@ -10,10 +10,10 @@ from functools import lru_cache
 from typing import Any, Final, Literal, cast
 
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
-from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, answer_names, kind_named
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, answer_names, kind_named, require_levels
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.losses import PlannedNoise, noise_for
-from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.losses import PlannedNoise, geometric_for
+from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount_transport.toml_table import Table
@@ -105,8 +105,8 @@ class AskedMechanism:
             return self._with_promised_noise(made, values, self.promised)
         if target is None:
             return made
-        law = OneSidedNoise if self.kind == ONE_SIDED else TwoSidedNoise
-        noise = self.table.naming(lambda: noise_for(answer, target, law, self.zooms), "epsilon", MechanismError)
+        share, one_sided = Fraction(1, require_levels(answer, self.zooms)), self.kind == ONE_SIDED
+        noise = self.table.naming(lambda: geometric_for(answer, target, one_sided, share), "epsilon", MechanismError)
         return replace(made, noise_epsilon=noise.epsilon)
 
     def _with_promised_noise(self, made: Mechanism, values: int, question: StandingQuestion) -> Mechanism:

@@ -6,7 +6,7 @@ It must not see the truth: it reads the opened numbers by the public design, wit
 from typing import Final
 
 import numpy as np
-from fleetcount_analysis.answers import one_zoom
+from fleetcount_analysis.answers import one_level
 from fleetcount_analysis.reading import Reading, read
 from fleetcount_mechanisms.design import Outputs
 
@@ -19,7 +19,7 @@ PARTICIPATION: Final = "participation"
 def read_releases(case: Case, outcome: CaseOutcome) -> Reading:
     """Return estimates and intervals of every run of an outcome; rows of runs without a release have no meaning.
 
-    Of several zooms it reads the finest, for whose squares the devices were asked.
+    Of several levels it reads the cells, for which the devices were asked.
 
     Raises:
         AnalysisError: an output beyond 10^12 in size.
@@ -28,4 +28,4 @@ def read_releases(case: Case, outcome: CaseOutcome) -> Reading:
     if design.outputs is Outputs.PARTICIPATION and outputs.shape[1] == design.values:
         devices = outcome.tallies.get(PARTICIPATION, outcome.participants)
         outputs = np.column_stack((devices, outputs))
-    return read(one_zoom(design, 0), outputs[:, : design.summed_count], case.level)
+    return read(one_level(design, 0), outputs[:, : design.summed_count], case.level)

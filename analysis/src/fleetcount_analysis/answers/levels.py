@@ -1,0 +1,108 @@
+"""A release of several levels: one level read as a question of its own, and counts of all levels that add up.
+
+Run by readers. It must not choose the formula for a design: `reading` reads the numbers, `hierarchy` makes sampled ones
+consistent.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
+from typing import TypeVar
+
+from fleetcount_mechanisms.answers import Truth
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.levels import Levels
+from fleetcount_mechanisms.sampling import SamplingDie
+
+from fleetcount_analysis.answers.hierarchy import (
+    ConsistentCounts,
+    Pyramid,
+    consistent,
+    consistent_variances,
+    pyramid_of,
+)
+from fleetcount_analysis.errors import RangeError, ShapeError
+
+_T = TypeVar("_T")
+
+
+def one_level(design: Design, level: int) -> Design:
+    """Return the design of one level's numbers, for reading only: the loss of a report is that of the whole `design`.
+
+    Levels count from 0, the cells; the last may be the total.
+
+    Raises:
+        RangeError: a level outside 0..count - 1.
+    """
+    levels = design.levels
+    if not 0 <= level < levels.count:
+        raise RangeError("level", level, f"0 to {levels.count - 1}")
+    if levels.count == 1:
+        return design
+    values, (rate, _) = levels.sizes[level], design.channel
+    die = SamplingDie.uniform(rate, values, allow_large_rate=True) if design.rounds == 2 else Truth(values)
+    return replace(design, answer=die, values=values, noise=design.laws[level], levels=Levels(values), coarser=())
+
+
+def level_numbers(design: Design, opened: Sequence[_T], level: int) -> tuple[_T, ...]:
+    """Return the part of one level of a sequence in the order of the opened numbers, such as the numbers or labels.
+
+    The sequence of a release of one level is returned unchanged.
+
+    Raises:
+        ShapeError: the sequence does not have one entry for each opened number.
+        RangeError: as `one_level`.
+    """
+    one_level(design, level)
+    if design.levels.count == 1:
+        return tuple(opened)
+    if len(opened) != design.output_count:
+        raise ShapeError(f"a release has {len(opened)} outputs; allowed is {design.output_count}")
+    start = design.levels.starts()[level]
+    return tuple(opened[start : start + design.levels.sizes[level]])
+
+
+def joined_errors(design: Design) -> tuple[float, ...]:
+    """Return the standard error of an empty cell in counts that add up, for every level, the cells first.
+
+    For planning, without data.
+
+    Raises:
+        RangeError: a release of one level.
+    """
+    pyramid = _pyramid(design)
+    variances = [design.aggregators * law.draw_variance for law in design.laws]
+    found = consistent_variances(pyramid, variances[::-1])
+    return tuple(math.sqrt(float(one.max())) / float(design.channel[0]) for one in reversed(found))
+
+
+def joined_levels(design: Design, outputs: Sequence[int], level: Fraction) -> ConsistentCounts:
+    """Return counts of all levels of one release that add up, **the cells first**, each with its interval.
+
+    Raises:
+        ShapeError: not exactly `design.output_count` numbers.
+        RangeError: a release of one level, one-sided noise, or a level outside (0, 1 - 2e-10].
+    """
+    pyramid = _pyramid(design)
+    found = consistent(
+        pyramid,
+        [level_numbers(design, outputs, one) for one in reversed(range(design.levels.count))],
+        design.laws[::-1],
+        design.aggregators,
+        level,
+        design.channel[0],
+    )
+    return ConsistentCounts(
+        level=level,
+        estimates=found.estimates[::-1],
+        standard_errors=found.standard_errors[::-1],
+        low=found.low[::-1],
+        high=found.high[::-1],
+    )
+
+
+def _pyramid(design: Design) -> Pyramid:
+    if design.levels.count == 1:
+        raise RangeError("levels", 1, "2 or more")
+    return pyramid_of(design.levels)

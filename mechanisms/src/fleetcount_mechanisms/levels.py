@@ -1,0 +1,210 @@
+"""What is opened: levels, each a division of the values 1..V into cells, and the noise of each level.
+
+The only place that defines which cell lies in which, how many numbers there are and their order: the cells themselves,
+then larger squares of a grid, last the total. It must not know a share or a place on earth.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby, pairwise
+from typing import Final
+
+from fleetcount_mechanisms.errors import MechanismError, require_at_least
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
+
+_LARGEST_EPSILON: Final = 10
+"""The epsilon of the weakest geometric noise that a question allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """The levels of V `values`: the cells, on a `grid` of (columns, rows) larger squares, and with `total` their sum.
+
+    `sides` says how many times the side of a cell each level's squares have, the cells being 1: powers of two that
+    grow. A square of one level holds whole squares of the level before, and the coarsest zoom has two squares or more:
+    so a device that moves between any two values moves at most two numbers of every level, and one that moves far
+    enough moves two of all but the total. Cell i of a level (from 0, row by row) is in column i % columns.
+
+    Raises:
+        MechanismError: sides that are no growing powers of two from 1 on, squares that do not fill the grid or are
+            fewer than two, or a total of a single value.
+    """
+
+    values: int
+    grid: tuple[int, int] | None = None
+    sides: tuple[int, ...] = (1,)
+    total: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that every level divides the next."""
+        require_at_least("values", self.values, 1)
+        if self.total and self.values == 1:
+            raise MechanismError("total is asked of a single value, allowed: 2 values or more; one is its own total")
+        growing = all(low < high for low, high in pairwise(self.sides))
+        if self.sides[:1] != (1,) or not growing or any(side & (side - 1) for side in self.sides):
+            raise MechanismError(f"sides are {self.sides}, allowed: growing powers of two, the first of them 1")
+        if self.grid is None:
+            if len(self.sides) > 1:
+                raise MechanismError(f"sides are {self.sides} of values that are no grid, allowed: 1")
+            return
+        columns, rows = self.grid
+        if columns * rows != self.values:
+            raise MechanismError(f"values is {self.values}, allowed: the {columns * rows} squares of the levels' grid")
+        if self.sides[-1] > (most := largest_side(columns, rows)):
+            raise MechanismError(
+                f"squares of {self.sides[-1]} times the side are asked of a grid of {columns} by {rows} squares,"
+                f" allowed: {most} at most; both sides are halved for each doubling, and two squares are left"
+            )
+
+    @property
+    def grids(self) -> tuple[tuple[int, int], ...]:
+        """(Columns, rows) of every zoom, finest first; of values that are no grid (V, 1)."""
+        columns, rows = self.grid or (self.values, 1)
+        return tuple((columns // side, rows // side) for side in self.sides)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many cells every level has, finest first; the total has one."""
+        return tuple(columns * rows for columns, rows in self.grids) + (1,) * self.total
+
+    @property
+    def count(self) -> int:
+        """How many levels there are."""
+        return len(self.sides) + self.total
+
+    @property
+    def opened(self) -> int:
+        """How many numbers all levels have."""
+        return sum(self.sizes)
+
+    def starts(self) -> tuple[int, ...]:
+        """Return the place of every level's first number, and behind the last one their number."""
+        found = [0]
+        for size in self.sizes:
+            found.append(found[-1] + size)
+        return tuple(found)
+
+    def parents(self, level: int) -> tuple[int, ...]:
+        """Return for every cell of a level the cell of the next coarser one that holds it, both from 0."""
+        if level + 1 == len(self.sides):
+            return (0,) * self.sizes[level]
+        columns, rows = self.grids[level]
+        by = self.sides[level + 1] // self.sides[level]
+        return tuple(row // by * (columns // by) + column // by for row in range(rows) for column in range(columns))
+
+    def all_sums(self, cells: Sequence[int]) -> list[int]:
+        """Return the numbers of every level from those of the cells: what is noised and opened.
+
+        Run by aggregators on sums of shares and by simulators. A caller that counts modulo a prime reduces afterwards.
+
+        Raises:
+            MechanismError: the numbers are not as many as the cells.
+        """
+        if len(cells) != self.values:
+            raise MechanismError(f"there are {len(cells)} sums, allowed: the {self.values} of the cells")
+        found, below = list(cells), list(cells)
+        for level, size in enumerate(self.sizes[1:]):
+            above = [0] * size
+            for one, parent in zip(below, self.parents(level), strict=True):
+                above[parent] += one
+            found += above
+            below = above
+        return found
+
+    def rows(self) -> list[list[int]]:
+        """Return the row of every opened number (`linear`): what each of the values 1..V adds to it."""
+        columns = [self.all_sums([int(cell == one) for cell in range(self.values)]) for one in range(self.values)]
+        return [list(row) for row in zip(*columns, strict=True)]
+
+
+def largest_side(columns: int, rows: int) -> int:
+    """Return the largest side of the squares of a grid, in cells: it divides both of its sides and leaves two squares.
+
+    Raises:
+        MechanismError: no column or no row.
+    """
+    require_at_least("columns", columns, 1)
+    require_at_least("rows", rows, 1)
+    side = 1
+    while columns % 2 == rows % 2 == 0 and columns * rows > 4:
+        columns, rows, side = columns // 2, rows // 2, side * 2
+    return side
+
+
+def neighbouring_sides(zooms: int) -> tuple[int, ...]:
+    """Return 1, 2, 4, ...: the sides of so many zooms, each twice the one before.
+
+    Raises:
+        MechanismError: zooms below 1.
+    """
+    return tuple(1 << zoom for zoom in range(require_at_least("zooms", zooms, 1)))
+
+
+Move = tuple[NoiseLaw, ...]
+"""The noises of the opened numbers that one changed answer moves, each by 1."""
+
+
+def worst_moves(levels: Levels, laws: Sequence[NoiseLaw], *, alone: bool = False) -> tuple[Move, ...]:
+    """Return the moves of one answer that no other one exceeds: a value replaced by another, and one that comes.
+
+    The first moves two numbers of every level but the total, the second one number of each level. The second is left
+    out where its noises are among those of the first: without a total, and with one of as much noise as a level has.
+    `alone` is for a single number, which an answer moves or does not.
+    """
+    if alone:
+        return (tuple(laws),)
+    divided = tuple(law for law in laws[: len(levels.sides)] for _ in range(2))
+    rest = list(divided)
+    for law in laws:
+        if law not in rest:
+            return divided, tuple(laws)
+        rest.remove(law)
+    return (divided,)
+
+
+def scaled(noise: NoiseLaw, ratio: Fraction) -> NoiseLaw:
+    """Return the law with `ratio` times the variance, or an epsilon divided by it, but no weaker one than is allowed.
+
+    Raises:
+        MechanismError: a law without a parameter.
+    """
+    if ratio == 1:
+        return noise
+    if isinstance(noise, GaussianNoise):
+        from fleetcount_mechanisms.gaussian import SMALLEST_VARIANCE  # Loaded for questions with this law alone.
+
+        return GaussianNoise(max(noise.variance * ratio, SMALLEST_VARIANCE))
+    if isinstance(noise, TwoSidedNoise):
+        return TwoSidedNoise(min(noise.epsilon / ratio, Fraction(_LARGEST_EPSILON)))
+    if isinstance(noise, OneSidedNoise):
+        return OneSidedNoise(min(noise.epsilon / ratio, Fraction(_LARGEST_EPSILON)), noise.direction)
+    raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose levels may differ")
+
+
+def strengths(shares: Sequence[Fraction]) -> tuple[Fraction, ...]:
+    """Return the ratios of the coarser zooms for the share of the budget that each zoom has, the cells' first.
+
+    Raises:
+        MechanismError: a share not above 0, or a sum other than 1.
+    """
+    if any(share <= 0 for share in shares) or sum(shares) != 1:
+        shown = ", ".join(map(str, shares))[:80]
+        raise MechanismError(f"shares are {shown}, allowed: each above 0, with a sum of exactly 1")
+    return tuple(shares[0] / share for share in shares[1:])
+
+
+def free_total(law: type[NoiseLaw], shares: Sequence[Fraction]) -> Fraction:
+    """Return the ratio of a total that costs nothing in direct mode, for the shares of the zooms.
+
+    Gaussian: 1/tau = sum of 1/s_j, the noise of the whole budget. Geometric: the noise of the zoom with least of it,
+    since a number with all epsilons loses more than several with a part each.
+    """
+    if law is GaussianNoise:
+        return Fraction(shares[0])
+    return shares[0] / max(shares)
+
+
+def drawn_at_once(runs: Iterable[tuple[NoiseLaw, int]]) -> tuple[tuple[NoiseLaw, int], ...]:
+    """Return (law, how many numbers in a row have it), neighbours of one law together."""
+    return tuple((law, sum(count for _, count in same)) for law, same in groupby(runs, key=lambda run: run[0]))
