@@ -417,6 +417,7 @@ def test_a_group_whose_answer_was_lost_while_a_standby_had_to_take_it_waits_for_
     with own_cluster() as cluster:
         postgres_backends(cluster.url("postgres"))
         log = postgres_log(cluster.url("postgres"))
+        assert store(log, row(0)) == [STORED]  # So that what is cut off is a frame, and not the making of its lane.
         with ThreadPoolExecutor(1) as pool:
             with cluster.standby_away():
                 stored = pool.submit(store, log, row(1))

@@ -326,13 +326,18 @@ async def test_a_transaction_in_the_way_of_another_is_done_again_with_the_same_d
 
 
 class LostAtCommit:
-    """A connection that is lost with a commit: just after the server did it, or just before it was asked."""
+    """A connection that is lost with a commit: just after the server did it, or just before it was asked.
 
-    def __init__(self, real: psycopg.Connection[Any], *, done: bool) -> None:
-        self._real, self._done = real, done
+    As many commits as `before` says are answered before that.
+    """
+
+    def __init__(self, real: psycopg.Connection[Any], *, done: bool, before: int = 0) -> None:
+        self._real, self._done, self._before = real, done, before
 
     def execute(self, statement: Any, *arguments: Any, **how: Any) -> Any:
-        if statement == b"COMMIT":
+        if statement == b"COMMIT" and self._before:
+            self._before -= 1
+        elif statement == b"COMMIT":
             if self._done:
                 self._real.execute(statement)
             self._real.close()
@@ -343,15 +348,19 @@ class LostAtCommit:
         return getattr(self._real, name)
 
 
+@pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("done", [True, False])
 async def test_a_commit_without_an_answer_is_asked_for_and_happens_once(
-    tmp_path: Path, postgres_url: str, done: bool
+    tmp_path: Path, postgres_url: str, done: bool, before: int
 ) -> None:
+    """The first closes the intake, the second is the draw."""
     engine = PostgresEngine.open(Server(url=postgres_url))
     store = await installed(tmp_path, engine)
-    engine._writer._connection = LostAtCommit(engine._writer.connection(), done=done)  # type: ignore[assignment]
+    real = engine._writer.connection()
+    engine._writer._connection = LostAtCommit(real, done=done, before=before)  # type: ignore[assignment]
 
     assert await store.apply(DRAWN) is None
+    assert real.closed
     assert await what_happened(store) == ONCE
     await store.close()
 
@@ -502,6 +511,8 @@ async def test_a_setting_that_is_reloaded_stops_every_receipt_until_it_is_right_
     with server_with(postgres_cluster, "fsync = off") as reset:
         with pytest.raises(StoreError, match="takes nothing: fsync is off; allowed is on"):
             await store.apply(DRAWN)
+        with pytest.raises(StoreError, match="takes nothing: fsync is off; allowed is on"):
+            await store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 2})
         assert await what_happened(store) == NEVER
         reset()
         assert await store.apply(DRAWN) is None
