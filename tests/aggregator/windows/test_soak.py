@@ -73,6 +73,7 @@ async def test_a_few_questions_leave_nothing_that_grows(tmp_path: Path, monkeypa
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 async def test_an_hour_of_a_question_every_two_and_a_half_seconds(tmp_path: Path) -> None:
     grown, counts = await soak(tmp_path, questions=1_440, settled=240)
 
