@@ -241,14 +241,14 @@ class Upload:
         return [one for run in self.runs for one in run.instalments()]
 
     @property
-    def only_one(self) -> Instalment:
-        """The instalment of an upload of one, as it is published on a report topic.
+    def only_one(self) -> InstalmentColumns:
+        """The run of an upload of one instalment, as it is published on a report topic.
 
         Raises:
             DecodeError: the upload has no instalment, or several.
         """
         check_count("instalments", sum(map(len, self.runs)), 1, 1)
-        return self.instalments()[0]
+        return self.runs[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
