@@ -23,16 +23,19 @@ a cell of the record says how often its device counts. A lost device shows in th
   although enough devices hold every receipt; not those whose only copy a flipped bit hit, if the aggregator says how
   many they are
 * doubled: a device counts more often than once, or after it was denied
-* wrong: trials with any of these, aggregators that end a window differently or give different bytes, a process that
-  ended and should not have, or a lane that broke
+* wrong: trials with any of these, aggregators that end a window differently or give different bytes, a sealing key that
+  is not there any more, a process that ended and should not have, or a lane that broke
 * second releases: windows of which an aggregator gave another record at the end of the run than at the window's end
 * stuck: a window without an end two minutes after its windows and its fault
 
 A window may end without a release, for a public reason; then no device is counted and none is lost. A window that had
 ended before the fault stands in the row "nothing". A clock is off in a process whose `time.time` was replaced before it
-started; strace lets every fsync of a process return EIO; the kernel limits files, descriptors and memory to at most
-what a process has. A denied device may be left out of a window that goes on, and counts in none that opens later. The
-p99 of fewer than a hundred values is the longest. [Faults](faults.md) lists what else can go wrong, with its tests.
+started: by up to six seconds, or far off, an hour, a day or 400 days ahead or behind. A far clock over PostgreSQL is
+either that of the whole machine, whose server tells the same time, or of the process alone, which must then refuse to
+start; later the process starts with the right one. strace lets every fsync of a process return EIO; the kernel limits
+files, descriptors and memory to at most what a process has. A denied device may be left out of a window that goes on,
+and counts in none that opens later. The p99 of fewer than a hundred values is the longest. [Faults](faults.md) lists
+what else can go wrong, with its tests.
 """
 
 
