@@ -1,5 +1,6 @@
 """How long what has ended is kept, what it is answered meanwhile, and what an aggregator with years behind it holds."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -56,6 +57,24 @@ async def rests(network: Network, rest: Lifecycle) -> list[list[WindowId]]:
         [row.window_id for row in await network.core(one).context.store.archived_windows(rest, FIRST_KEY, 10**11)]
         for one in seats
     ]
+
+
+async def test_what_a_release_purges_retention_does_not_purge_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of()
+    await network.start_all()
+    window = await network.ask(expiry=START + 40_000)
+    windows = network.core(0).context.windows
+    await move(windows, window.window_id, WindowState.ABORTED)
+    purge, purged = windows.store.purge, list[WindowId]()
+
+    async def noted(window_id: WindowId) -> None:
+        purged.append(window_id)
+        await purge(window_id)
+
+    monkeypatch.setattr(windows.store, "purge", noted)
+    await asyncio.gather(windows.purge(window.window_id), windows.purge(window.window_id))
+
+    assert purged == [window.window_id]
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import QuestionId, WindowId
@@ -113,6 +114,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         self._quarantined: dict[WindowId, Quarantined] = {}
         self._unknown_charges: list[Damage] = []
         self._erasing = asyncio.Lock()
+        self._purging: WeakValueDictionary[WindowId, asyncio.Lock] = WeakValueDictionary()
 
     def __getitem__(self, window_id: WindowId) -> InstalledWindow:
         return self._known[window_id]
@@ -260,10 +262,14 @@ class Windows(Mapping[WindowId, InstalledWindow]):
 
     async def purge(self, window_id: WindowId) -> None:
         """Delete an ended window's reports, after the keys that decrypt them (`Store.purge`)."""
-        async with self._erasing:  # Two at a time could each write back the key that the other erases.
-            await self.store.erase_window_keys(self.sessions.chain_seal, self.sessions.live, window_id)
-        await self.store.purge(window_id)
-        self._purged.add(window_id)
+        # A release and retention look at the same window: who reads it while the other deletes finds a part of it.
+        async with self._purging.setdefault(window_id, asyncio.Lock()):
+            if window_id in self._purged:
+                return
+            async with self._erasing:  # Two at a time could each write back the key that the other erases.
+                await self.store.erase_window_keys(self.sessions.chain_seal, self.sessions.live, window_id)
+            await self.store.purge(window_id)
+            self._purged.add(window_id)
 
     def end(self, window: InstalledWindow) -> None:
         """Move an ended window from `live` to `ended`: only archiving is left to do."""

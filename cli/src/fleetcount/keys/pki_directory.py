@@ -290,8 +290,9 @@ class PkiDirectory:
         signed = sign_deny_list(
             self.authority("devices"),
             [*(last.keys if last is not None else ()), *keys],
-            # The time, so that a directory made anew goes on above the old one's numbers.
-            number=max(issued_at, last.number + 1 if last is not None else 1),
+            # The first is the time, so that a directory made anew goes on above the old one's numbers. Later ones only
+            # count: a clock that is ahead once would leave a number that no list made anew reaches for as long.
+            number=issued_at if last is None else last.number + 1,
             issued_at=issued_at,
             expires=issued_at + int(validity.total_seconds()),
         )
