@@ -28,7 +28,7 @@ from fleetcount_protocol.channel.certificates import (
     public_key_digest,
     purpose_of,
     save_certificates,
-    save_private_key,
+    save_credential,
 )
 from fleetcount_protocol.channel.deny_list import DenyList, decode_signed_deny_list, sign_deny_list, verify_deny_list
 from fleetcount_protocol.errors import PeerError, UsageError
@@ -99,8 +99,7 @@ class PkiDirectory:
                 name: CertificateAuthority.create(f"{deployment} {name}", validity=validity) for name in _AUTHORITIES
             }
             for name, authority in made.items():
-                save_certificates(stage / f"{name}.crt", [authority.certificate])
-                save_private_key(stage / f"{name}.key", authority.private_key)
+                save_credential(stage, name, authority)
             # What a broker checks its clients by: devices and aggregators.
             save_certificates(stage / "clients.crt", [one.certificate for one in made.values()])
             cls(stage).write_list((), list_validity)
