@@ -210,12 +210,6 @@ class ReportLog:
             return self._index.incomplete
 
     @property
-    def complete_count(self) -> int:
-        """How many reports have all their instalments."""
-        with self._lock:
-            return len(self._index) - self._index.incomplete
-
-    @property
     def memory_bytes(self) -> int:
         """Bytes of the index."""
         return self._index.memory_bytes
@@ -253,7 +247,7 @@ class ReportLog:
         return b"".join(self._frames.read(ranges))
 
     def records(self, included: bytes) -> Iterator[DigestRecords]:
-        """Yield what is remembered of every report, by ascending id; `included` as in `Store.included`, or nothing."""
+        """Yield what is remembered of every report, by ascending id; `included` as in `read_included`, or nothing."""
         complete = self.complete_log().complete
         rounds = tuple(sorted(self._rounds))
         digests = {number: self._digests(number) for number in rounds}

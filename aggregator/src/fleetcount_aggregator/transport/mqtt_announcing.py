@@ -21,7 +21,7 @@ from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.key_lists import KeyLists
 from fleetcount_aggregator.memory.windows import Windows
-from fleetcount_aggregator.storage.ended import AT_ONCE, SortKey
+from fleetcount_aggregator.storage.ended import AT_ONCE, SortKey, read_archived
 from fleetcount_aggregator.storage.row_types import Lifecycle
 from fleetcount_aggregator.transport.mqtt_subscribing import FOLLOW_S, Subscribing
 
@@ -112,7 +112,7 @@ class Announcing:
 
         Return the place reached, None after the last.
         """
-        rows = await self._windows.store.archived_windows(Lifecycle.ARCHIVED, place, MAX_UNIX_TIME)
+        rows = await self._windows.store.read(read_archived, Lifecycle.ARCHIVED, place, MAX_UNIX_TIME)
         await self._publish((row.window_id, row.expiry) for row in rows if row.led)
         return rows[-1].sort_key if len(rows) == AT_ONCE else None
 
