@@ -159,7 +159,8 @@ class Sessions:
         return SessionRefused(session_id=request.session_id, reason=reason)
 
     async def _answer(self, request: SessionRequest, device: Digest) -> SessionAccepted | RejectReason:
-        async with self._lock_of(device):
+        # It lives as long as somebody holds or awaits it.
+        async with self._locks.setdefault(device, asyncio.Lock()):
             known = await self._store.read(read_session, request.session_id)
             return await self._open(request, device) if known is None else _accepted(known)
 
@@ -191,10 +192,6 @@ class Sessions:
             return _accepted(stored)  # Another process of this aggregator opened it meanwhile, with other keys.
         self._cache.keep(request.session_id, PackedSession.of(chain, secret.receipt_key, device, request.expiry))
         return accepted
-
-    def _lock_of(self, certificate: Digest) -> asyncio.Lock:
-        """Return the device's lock, which lives as long as somebody holds or awaits it."""
-        return self._locks.setdefault(certificate, asyncio.Lock())
 
     # What needs no private key.
 

@@ -313,7 +313,7 @@ class JoinedLog(ReportLog):
                 for alike in _by_round(frames.columns()):
                     self._index.expected = frames.expected
                     number = alike[0].head.round
-                    copies.setdefault(number, []).append(self._join(alike))
+                    copies.setdefault(number, []).append(self._index.join(*self._columns(alike), alike[0].head.round))
                     if self.is_final:
                         digests.setdefault(number, []).append(_digests_of(alike))
             if self.is_final:
@@ -322,9 +322,6 @@ class JoinedLog(ReportLog):
                     slots, held, came = (np.concatenate(column) for column in zip(*pairs, strict=True))
                     self._index.leave_out(slots[(of_round[held] != of_round[came]).any(axis=1)])
                 self.left_out = self._index.left_out_count, self._index.limit()
-
-    def _join(self, frames: Sequence[ReadFrame]) -> Copies:
-        return self._index.join(*self._columns(frames), frames[0].head.round)
 
     def close(self) -> None:
         """See `ReportLog.close`."""
