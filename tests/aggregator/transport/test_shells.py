@@ -19,13 +19,13 @@ from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.rows import read_rejections
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import (
-    PEER_SERVICE,
     DeviceShell,
     PeerShell,
     certified_peer,
     device_server,
     peer_server,
 )
+from fleetcount_aggregator.transport.peer_calls import PEER_SERVICE
 from fleetcount_aggregator.verification.workers import ProcessWorkers
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential, Purpose, key_digest
 from fleetcount_protocol.channel.greetings import Greeting, Meeting, sign_epoch, sign_greeting

@@ -151,10 +151,12 @@ class Store:
 
     async def read(self, work: Callable[Concatenate[SealedDatabase, P], T], *args: P.args, **named: P.kwargs) -> T:
         """Run work that only reads, on the database and these arguments."""
+
+        def reading(db: SealedDatabase) -> T:
+            return work(db, *args, **named)
+
         self._check_open()
-        return await asyncio.get_running_loop().run_in_executor(
-            self._read_pool, self._sealed.read, lambda db: work(db, *args, **named)
-        )
+        return await asyncio.get_running_loop().run_in_executor(self._read_pool, self._sealed.read, reading)
 
     async def write(self, work: Callable[Concatenate[SealedDatabase, P], T], *args: P.args, **named: P.kwargs) -> T:
         """Run work that writes, in one transaction: all or nothing, and nothing from a process that does not lead.
