@@ -15,7 +15,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.data_keys import DataKeys, StoreKeys
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import DamagedError, StoreBusyError, StoreError, UnknownWriteError
-from fleetcount_aggregator.storage.file_backend import FileBackend, included_in
+from fleetcount_aggregator.storage.file_backend import FileBackend
 from fleetcount_aggregator.storage.frames import RECORD_BYTES, FrameRange, LogBackend
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES
@@ -32,6 +32,7 @@ from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
 
 from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
+from tests.support.oracle import included_in
 from tests.support.postgres import Cluster, own_cluster
 from tests.support.processes import wait_until
 

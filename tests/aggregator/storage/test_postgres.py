@@ -16,12 +16,21 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import postgres, postgres_engine
 from fleetcount_aggregator.storage.data_keys import StorageCipher
 from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.ended import read_active
 from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.postgres import Server, ServerState
 from fleetcount_aggregator.storage.postgres_engine import KeyRows, PostgresEngine, ServerMark
 from fleetcount_aggregator.storage.row_types import LedgerRow, StepRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.rows import (
+    count_rejections,
+    raise_high_water,
+    read_ledger,
+    read_rejections,
+    read_step,
+    read_window,
+)
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId
@@ -108,11 +117,11 @@ async def installed(directory: Path, engine: PostgresEngine) -> Store:
 
 
 async def what_happened(store: Store) -> tuple[object, ...]:
-    window = await store.window(WINDOW)
+    window = await store.read(read_window, WINDOW)
     assert window is not None
-    step = await store.step(WINDOW, "commit")
+    step = await store.read(read_step, WINDOW, "commit")
     drawn = None if step is None else step.answer
-    return window.state, drawn, len(await store.ledger()), dict(await store.rejections(WINDOW))
+    return window.state, drawn, len(await store.read(read_ledger)), dict(await store.read(read_rejections, WINDOW))
 
 
 ONCE = (WindowState.AGREEING, b"the one draw", 1, {RejectReason.TOO_LATE: 2})
@@ -133,15 +142,15 @@ async def test_a_leader_that_was_followed_by_another_writes_nothing_that_happens
     for change in (
         old.apply(DRAWN),
         old.decide_windows((), replace(window_row(), window_id=WindowId(b"u" * 32))),
-        old.raise_high_water(AggregatorId("beta"), 3),
+        old.write(raise_high_water, AggregatorId("beta"), 3),
         old.purge(WINDOW),
     ):
         with pytest.raises(FencedError, match="led by another process"):
             await change
-    await old.count_rejections(WINDOW, {RejectReason.MALFORMED: 1})
+    await old.write_unfenced(count_rejections, WINDOW, {RejectReason.MALFORMED: 1})
 
     assert await what_happened(old) == (WindowState.COLLECTING, None, 0, {RejectReason.MALFORMED: 1})
-    assert list(await old.active_windows()) == [WINDOW]
+    assert list(await old.read(read_active)) == [WINDOW]
     await old.close()
 
 
@@ -390,8 +399,8 @@ async def test_a_commit_that_the_server_is_still_at_is_waited_for_and_happens_on
     left = engine._writer.connection()
     engine._writer._connection = LeftAtCommit(left, done=True)  # type: ignore[assignment]
 
-    await store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 2})
-    assert await store.rejections(WINDOW) == {RejectReason.TOO_LATE: 2}
+    await store.write_unfenced(count_rejections, WINDOW, {RejectReason.TOO_LATE: 2})
+    assert await store.read(read_rejections, WINDOW) == {RejectReason.TOO_LATE: 2}
     await store.close()
     left.close()
 

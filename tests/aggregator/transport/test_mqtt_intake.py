@@ -17,7 +17,7 @@ from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.memory.installed import InstalledQuestion
 from fleetcount_aggregator.process.serving import Core
-from fleetcount_aggregator.storage.ended import FIRST_KEY
+from fleetcount_aggregator.storage.ended import FIRST_KEY, read_archived
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import Lifecycle
 from fleetcount_aggregator.transport import mqtt_announcing, mqtt_intake, mqtt_subscribing
@@ -305,7 +305,7 @@ async def test_an_outcome_is_taken_away_from_the_broker_when_its_window_is_retir
         await network.run_to_the_end(window)
         kept = await next_on(client, "release")
         await network.advance_to(window.expiry + 200)
-        while not await core.context.store.archived_windows(Lifecycle.RETIRED, FIRST_KEY, 10**11):
+        while not await core.context.store.read(read_archived, Lifecycle.RETIRED, FIRST_KEY, 10**11):
             await network.look_after_all()
             await network.advance_to(int(network.clock.now()) + 61)
             await asyncio.sleep(0.05)
@@ -335,7 +335,7 @@ async def test_a_coordinator_without_the_connection_takes_away_what_another_proc
         await network.advance_to(window.expiry + 200)
         await network.look_after_all()
         await network.look_after_all()
-        assert not await core.context.store.archived_windows(Lifecycle.RETIRED, FIRST_KEY, 10**11), (
+        assert not await core.context.store.read(read_archived, Lifecycle.RETIRED, FIRST_KEY, 10**11), (
             "a broker that is away keeps it"
         )
 
@@ -343,7 +343,7 @@ async def test_a_coordinator_without_the_connection_takes_away_what_another_proc
         await network.advance_to(int(network.clock.now()) + 61)
         await network.look_after_all()
 
-        assert await core.context.store.archived_windows(Lifecycle.RETIRED, FIRST_KEY, 10**11)
+        assert await core.context.store.read(read_archived, Lifecycle.RETIRED, FIRST_KEY, 10**11)
         async for message in client.messages:
             if not message.payload:
                 break

@@ -8,8 +8,9 @@ import pytest
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.memory.windows import broker_unreachable
-from fleetcount_aggregator.storage.ended import FIRST_KEY, ArchivedWindow
+from fleetcount_aggregator.storage.ended import FIRST_KEY, ArchivedWindow, archive_windows, read_archived
 from fleetcount_aggregator.storage.row_types import LedgerRow, Lifecycle, WindowChange, WindowRow
+from fleetcount_aggregator.storage.rows import read_ledger, read_ledger_rows
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.retention import Retention
 from fleetcount_protocol.errors import QuestionError, RejectReason
@@ -54,7 +55,7 @@ async def pass_to(network: Network, moment: int) -> None:
 async def rests(network: Network, rest: Lifecycle) -> list[list[WindowId]]:
     seats = range(len(network.seats))
     return [
-        [row.window_id for row in await network.core(one).context.store.archived_windows(rest, FIRST_KEY, 10**11)]
+        [row.window_id for row in await network.core(one).context.store.read(read_archived, rest, FIRST_KEY, 10**11)]
         for one in seats
     ]
 
@@ -123,8 +124,8 @@ async def test_a_forgotten_window_is_unknown_and_its_debit_stays_counted() -> No
         store = network.core(position).context.store
         with pytest.raises(UnknownWindowError):
             await network.core(position).service.release(window.window_id)
-        assert not await store.ledger()
-        assert await store.ledger_rows() == 1
+        assert not await store.read(read_ledger)
+        assert await store.read(read_ledger_rows) == 1
     later = {name: getattr(window, name) + over + 1000 - START for name in WINDOWS}
     again = await network.ask(**later)
     await network.come_to(again)
@@ -199,13 +200,15 @@ async def test_a_damaged_row_of_an_ended_window_keeps_no_other_from_its_rest(tmp
             await core.context.windows.purge(window_id)
     store = core.context.store
     assert isinstance(store, Store)
-    await store.mend(lambda db: db.execute("UPDATE windows SET abort_reason = 'other' WHERE window_id = ?", (both[0],)))
+    await store.write(
+        lambda db: db.execute("UPDATE windows SET abort_reason = 'other' WHERE window_id = ?", (both[0],))
+    )
 
     retention = Retention(core.context.windows, core.context.questions)
     for _ in range(2):
         await retention.look()
 
-    assert [row.window_id for row in await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 10**11)] == both[1:]
+    assert [row.window_id for row in await store.read(read_archived, Lifecycle.ARCHIVED, FIRST_KEY, 10**11)] == both[1:]
     assert list(core.context.windows.quarantined) == both[:1]
     await network.stop_all()
 
@@ -247,8 +250,8 @@ async def fill(network: Network, count: int, signal: str) -> list[Window]:
         )
         await store.apply(WindowChange(window_id=window.window_id, required=frozenset(WindowState), debit=debit))
         store.data_keys.destroy(window.window_id)
-    await store.archive_windows(
-        [ArchivedWindow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows]
+    await store.write(
+        archive_windows, [ArchivedWindow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows]
     )
     return windows
 

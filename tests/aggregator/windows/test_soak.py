@@ -21,7 +21,7 @@ def held(network: Network, directory: Path) -> tuple[int, ...]:
         core = network.core(position)
         windows, peers = core.context.windows, core.context.peers
         counts += [len(one) for one in (windows, windows.states, windows.live, windows.due, windows.ended)]
-        counts += [len(one) for one in (windows.purged, windows.ended_cache, peers._last_contact)]
+        counts += [len(one) for one in (windows.purged, windows._ended_cache, peers._last_contact)]
         counts += [len(core.scheduler._delivered), len(windows.store.data_keys._keys)]
     return tuple(counts)
 
