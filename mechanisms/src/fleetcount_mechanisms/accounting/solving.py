@@ -150,7 +150,7 @@ def _weakest_gaussian(
 
     # Finding the best order takes several times the work of one order that is given, and it hardly depends on the
     # noise: the step is searched at the order of direct answers, then at the best one there. `keeps` alone decides.
-    order = usual
+    order, guess = usual, least
     for _ in range(_ORDERS):
         guess = _root(partial(excess, order), least, most)
         if (best := charge(guess)[1]) == order:
