@@ -29,7 +29,7 @@ from fleetcount_aggregator.memory.questions import QUESTION
 from fleetcount_aggregator.storage import ended, question_rows
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.database import SealedDatabase
-from fleetcount_aggregator.storage.ended import ArchivedWindow
+from fleetcount_aggregator.storage.ended import ArchivedWindow, read_active, read_archived
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.row_types import (
     DecidedWindow,
@@ -39,9 +39,8 @@ from fleetcount_aggregator.storage.row_types import (
     WindowChange,
     WindowRow,
 )
-from fleetcount_aggregator.storage.rows import apply_change, install_window
+from fleetcount_aggregator.storage.rows import apply_change, install_window, read_ledger_rows, read_window
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.verification.workers import InlineWorkers
 from fleetcount_aggregator.windows.question_install import adopt_question
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
@@ -53,6 +52,8 @@ from fleetcount_transport.logs import configure
 from one_window import SEED, draft, once, signed_by
 from rows import Row, Unit, quick, report, smoke
 from stored_window import context_over, identity_of
+
+from tests.support.inline_workers import InlineWorkers
 
 ENDED = 300 if smoke() else 10_000 if quick() else 100_000
 OPEN = 50 if smoke() else 500 if quick() else 2_000
@@ -175,7 +176,7 @@ async def fill(seat: Seat) -> None:
                 )
                 for index, window in enumerate(map(question.window, range(WINDOWS)))
             ]
-            await store.mend(partial(fill_ended, question=question, rows=ended))
+            await store.write(partial(fill_ended, question=question, rows=ended))
 
 
 async def open_many(seat: Seat) -> None:
@@ -238,12 +239,12 @@ async def longest_stall_s(config: AggregatorConfig) -> float:
 
         watching = asyncio.create_task(watch())
         await asyncio.sleep(0.01)
-        await store.active_windows()
+        await store.read(read_active)
         now = int(time.time())
-        rows = await store.archived_windows(Lifecycle.ARCHIVED, (now, b""), now + 10**7)
+        rows = await store.read(read_archived, Lifecycle.ARCHIVED, (now, b""), now + 10**7)
         for row in rows:
-            await store.window(row.window_id)
-        await store.ledger_rows()
+            await store.read(read_window, row.window_id)
+        await store.read(read_ledger_rows)
         over.set()
         await watching
     return longest

@@ -38,7 +38,7 @@ from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer, peer_server
-from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers
+from fleetcount_aggregator.verification.workers import ProcessWorkers
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
@@ -55,6 +55,7 @@ from rows import Row, Unit, quick, report, smoke
 from side_by_side import ENDING_S, Results, in_both
 from stored_window import context_over, identity_of, put
 
+from tests.support.inline_workers import InlineWorkers
 from tests.support.postgres import Cluster, find_postgres, own_cluster
 
 NAMES = (AggregatorId("alpha"), AggregatorId("beta"))

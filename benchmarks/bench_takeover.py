@@ -23,6 +23,7 @@ from failover import time_failover
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.log_format import NewFrame
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
+from fleetcount_aggregator.storage.rows import read_rejections
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 from rows import Row, quick, report, smoke
@@ -133,7 +134,7 @@ async def join(url: str, directory: Path, count: int, group: int) -> Taken:
             one.store.logs.memory_bytes / count,
         )
         held = await one.store.complete_reports(window_id)
-        if len(held.ids) != count or await one.store.rejections(window_id):
+        if len(held.ids) != count or await one.store.read(read_rejections, window_id):
             raise SystemExit(f"{len(held.ids):,} of {count:,} reports are complete")
     return taken
 

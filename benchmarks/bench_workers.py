@@ -25,22 +25,17 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench_million import NAMES, Filler, described, new_question
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.memory.installed import read_window
+from fleetcount_aggregator.memory.installed import installed_of
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
 from fleetcount_aggregator.storage.log_slice import ReportSource
 from fleetcount_aggregator.storage.opening import open_engine, server_of
 from fleetcount_aggregator.storage.row_types import WindowChange
+from fleetcount_aggregator.storage.rows import read_window
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.remote_workers import RemoteWorkers
-from fleetcount_aggregator.verification.workers import (
-    InlineWorkers,
-    ProcessWorkers,
-    VerifiedReports,
-    Workers,
-    verify_reports,
-)
+from fleetcount_aggregator.verification.workers import ProcessWorkers, VerifiedReports, Workers, verify_reports
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
@@ -49,6 +44,7 @@ from fleetcount_protocol.vdaf.field import FIELD64
 from rows import Row, quick, report, smoke
 from stored_window import context_over, identity_of, put
 
+from tests.support.inline_workers import InlineWorkers
 from tests.support.postgres import find_postgres, own_cluster
 
 KEY: Final = os.urandom(32)
@@ -110,10 +106,10 @@ def context_of(store: Store, workers: Workers, asked: Asked) -> Context:
 
 async def verify(store: Store, asked: Asked, workers: Workers, server: int) -> tuple[Took, list[int]]:
     """Verify every report in batches; return what it took, once code is loaded, and the sums. `server`: its process."""
-    row = await store.window(asked.window_id)
+    row = await store.read(read_window, asked.window_id)
     if row is None:
         raise SystemExit("the window is not in the store")
-    window = read_window(store, context_of(store, workers, asked).host.aggregator_id, row)
+    window = installed_of(store, context_of(store, workers, asked).host.aggregator_id, row)
     reports = await store.complete_reports(window.window_id)
     batches = [np.arange(start, min(start + BATCH, len(reports.ids))) for start in range(0, len(reports.ids), BATCH)]
     room = asyncio.Semaphore(AT_ONCE)

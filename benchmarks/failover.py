@@ -24,13 +24,14 @@ from bench_million import NAMES, new_question
 from bench_workers import PORTS, VALUES, Asked, context_of, fill
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.memory.installed import read_window
+from fleetcount_aggregator.memory.installed import installed_of
 from fleetcount_aggregator.roles.worker import WorkerRole
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.jobs import Jobs
 from fleetcount_aggregator.storage.opening import open_engine, server_of
 from fleetcount_aggregator.storage.postgres import GRANTED
 from fleetcount_aggregator.storage.postgres_engine import LEAD_LOCK, PostgresEngine
+from fleetcount_aggregator.storage.rows import read_window
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.remote_workers import RemoteWorkers
 from fleetcount_aggregator.verification.workers import ProcessWorkers, VerifiedReports, verify_reports
@@ -253,10 +254,10 @@ async def time_workers(cluster: Cluster, root: Path, trials: int) -> None:
         if not isinstance(engine, PostgresEngine) or not await asyncio.to_thread(engine.stand):
             raise SystemExit("another process leads")
         await fill(store, asked, 512 if smoke() else BATCH)
-        row = await store.window(asked.window_id)
+        row = await store.read(read_window, asked.window_id)
         if row is None:
             raise SystemExit("the window is not in the store")
-        setting = read_window(store, NAMES[0], row).setting
+        setting = installed_of(store, NAMES[0], row).setting
         reports = await store.complete_reports(asked.window_id)
         source = reports.source(np.arange(len(reports.ids)))
         link = AsyncLink(server_of(place).connect_unsure)

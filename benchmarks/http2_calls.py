@@ -5,6 +5,7 @@ Just enough of HTTP/2 (RFC 9113) to make calls and to see which were answered; i
 
 import asyncio
 import ssl
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -95,6 +96,22 @@ class HostileConnection(asyncio.Protocol):
         if message is not None:
             frames.append(_frame(_DATA, _END_STREAM, stream, b""))
         self._transport.write(b"".join(frames))
+        return await self._end_of(stream, timeout_s)
+
+    async def begin(self, path: str, parts: Sequence[bytes], timeout_s: float) -> str:
+        """Begin a call whose message comes in parts, each sent alone, and never ends; take the call back at the end."""
+        if self._transport is None:
+            return "not connected"
+        stream, self._next = self._next, self._next + 2
+        self._room -= sum(map(len, parts))
+        self._transport.write(_frame(_HEADERS, _END_HEADERS, stream, _headers(path)))
+        for part in parts:
+            await asyncio.sleep(0)
+            self._transport.write(_frame(_DATA, 0, stream, part))
+        return await self._end_of(stream, timeout_s)
+
+    async def _end_of(self, stream: int, timeout_s: float) -> str:
+        """Return what becomes of a call; one that is not answered in time is taken back."""
         answered = self._waiting[stream] = asyncio.get_running_loop().create_future()
         try:
             async with asyncio.timeout(timeout_s):

@@ -99,8 +99,18 @@ def _file_pages(processes: Sequence[int]) -> int:
     return sum(most.values())
 
 
-def _cpu_of(process: int) -> float:
+def _cpu_of(process: int, fields: slice = slice(11, 13)) -> float:
     with suppress(OSError):
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        found = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, found[fields])) / os.sysconf("SC_CLK_TCK")
     return 0.0
+
+
+def cpu_with_descendants(process: int) -> float:
+    """Return the CPU seconds so far of a process and of all that descend from it, those that have ended too."""
+    found = [process]
+    for one in found:
+        for children in Path(f"/proc/{one}/task").glob("*/children"):
+            with suppress(OSError):
+                found += map(int, children.read_text().split())
+    return sum(_cpu_of(one, slice(11, 15)) for one in found)

@@ -13,8 +13,9 @@ version that constraints.txt lacks is an error, for it would be one that nobody 
 Each distribution has the size of its file for Linux on x86-64 and Python 3.11, from which `scripts/bootstrap.py` says
 how much it fetches; that of another machine is about as large.
 
-`locks/sbom.cdx.json` is the same without digests for programs that look for known weaknesses (CycloneDX 1.6), and what
-readers' browsers run: the files of others in `site/`, with their licences and the digests of their archives and files.
+`locks/sbom.cdx.json` is the same for programs that look for known weaknesses (CycloneDX 1.6), and what browsers run:
+the files of others in `site/`. What runs where fleetcount runs has its licence there (`locks/licences.toml`) and the
+digests of its files.
 """
 
 import argparse
@@ -39,6 +40,7 @@ from packaging.utils import parse_wheel_filename
 ROOT: Final = Path(__file__).resolve().parent.parent
 LOCKS: Final = "locks"
 SBOM: Final = "sbom.cdx.json"
+LICENCES: Final = "licences.toml"
 VENDOR: Final = Path("site/src/fleetcount_site/vendor")
 """The files of others that pages load; `MANIFEST.toml` says what they are."""
 TREE: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
@@ -245,13 +247,21 @@ def _compiled(root: Path, wanted: Sequence[str], *more: str) -> str:
 
 
 def sbom(locks: Mapping[str, Sequence[Locked]], version: str) -> str:
-    """Return the CycloneDX description of what each lock file brings; the same locks give the same bytes."""
+    """Return the CycloneDX description of what each lock file brings; the same locks give the same bytes.
+
+    Raises:
+        LockError: a distribution without a licence in `licences`, or one too many there.
+    """
     where: dict[str, list[str]] = {}
     for name, added in locks.items():
         for one in added:
             where.setdefault(one.pin, []).append(name)
     first = {one.pin: one for added in locks.values() for one in added}
-    components = [_component(first[pin], files) for pin, files in where.items()]
+    known = licences()
+    shipped = {plain(first[pin].name) for pin, files in where.items() if files[0] in SHIPPED}
+    if wrong := sorted(shipped ^ known.keys()):
+        raise LockError(f"{LOCKS}/{LICENCES} names what runs where fleetcount runs; too many or too few: {wrong}")
+    components = [_component(first[pin], files, known.get(plain(first[pin].name), "")) for pin, files in where.items()]
     browsers = [_browser_component(one) for one in vendored()]
     every = {plain(one.name): one for added in locks.values() for one in added}
     own = f"pkg:pypi/fleetcount@{version}"
@@ -281,11 +291,38 @@ def _purl(one: Locked) -> str:
     return f"pkg:pypi/{plain(one.name)}@{one.version}"
 
 
-def _component(one: Locked, files: Sequence[str]) -> dict[str, Any]:
+def licences(root: Path = ROOT) -> dict[str, str]:
+    """Return the licence of each distribution that runs where fleetcount runs, as an SPDX expression."""
+    return tomllib.loads((root / LOCKS / LICENCES).read_text())
+
+
+def components_page(described: Mapping[str, Any]) -> str:
+    """Return what an SBOM lists of what runs where fleetcount runs, and in browsers, as a table of Markdown."""
+    rows = [
+        f"| {one['name']} | {one['version']} | {_licence_of(one)} | {_digests_of(one)} |"
+        for one in described["components"]
+        if one["scope"] == "required"
+    ]
+    head = ["| component | version | licence | SHA-256 of its files |", "|---|---|---|---|"]
+    title = f"# Components of fleetcount {described['metadata']['component']['version']}"
+    return "\n".join([title, "", f"From `{LOCKS}/{SBOM}`, which has the digests.", "", *head, *rows]) + "\n"
+
+
+def _licence_of(component: Mapping[str, Any]) -> str:
+    [one] = component["licenses"]
+    return str(one.get("expression") or one["license"]["id"])
+
+
+def _digests_of(component: Mapping[str, Any]) -> int:
+    held = [component, *component.get("externalReferences", ()), *component.get("components", ())]
+    return sum(len(one.get("hashes", ())) for one in held)
+
+
+def _component(one: Locked, files: Sequence[str], licence: str) -> dict[str, Any]:
     properties = [{"name": "fleetcount:lock", "value": file} for file in files]
     if one.marker:
         properties.append({"name": "fleetcount:where", "value": one.marker})
-    return {
+    described: dict[str, Any] = {
         "type": "library",
         "bom-ref": _purl(one),
         "name": plain(one.name),
@@ -294,6 +331,11 @@ def _component(one: Locked, files: Sequence[str]) -> dict[str, Any]:
         "scope": "required" if files[0] in SHIPPED else "excluded",
         "properties": properties,
     }
+    if files[0] not in SHIPPED:
+        return described
+    # A component's own digest is that of one file; of a distribution there is a file for each platform and Python.
+    files_of_it = {"type": "distribution", "url": _purl(one), "hashes": [_sha256(digest) for digest in one.digests]}
+    return described | {"licenses": [{"expression": licence}], "externalReferences": [files_of_it]}
 
 
 def vendored(root: Path = ROOT) -> list[dict[str, Any]]:

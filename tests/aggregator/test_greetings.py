@@ -13,6 +13,7 @@ from fleetcount_aggregator.host.moment import Moments, Skew
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.process.serving import Core
 from fleetcount_aggregator.storage.data_keys import at_rest_key_of
+from fleetcount_aggregator.storage.rows import note_epoch, read_epochs
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.question_install import check_question_here
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -96,15 +97,15 @@ async def test_of_two_starts_that_call_at_once_the_newer_is_remembered(monkeypat
     await twin(network, 1)
     newer, alpha = network.core(1), network.core(0).context
     said = [core.context.peers.greetings.say(ALPHA) for core in (older, newer)]
-    note, begun_first, go_on = alpha.store.note_epoch, asyncio.Event(), asyncio.Event()
+    write, begun_first, go_on = alpha.store.write, asyncio.Event(), asyncio.Event()
 
-    async def late(name: str, epoch: bytes) -> None:
-        if not begun_first.is_set():
+    async def late(work: Any, *args: Any) -> Any:
+        if work is note_epoch and not begun_first.is_set():
             begun_first.set()
             await go_on.wait()
-        await note(name, epoch)
+        return await write(work, *args)
 
-    monkeypatch.setattr(alpha.store, "note_epoch", late)
+    monkeypatch.setattr(alpha.store, "write", late)
     first = asyncio.ensure_future(alpha.peers.greetings.hear_call(BETA, said[0]))
     await begun_first.wait()
     second = asyncio.ensure_future(alpha.peers.greetings.hear_call(BETA, said[1]))
@@ -112,7 +113,7 @@ async def test_of_two_starts_that_call_at_once_the_newer_is_remembered(monkeypat
     go_on.set()
     await asyncio.gather(first, second)
 
-    assert decode_epoch((await alpha.store.epochs())[BETA]).number == 2
+    assert decode_epoch((await alpha.store.read(read_epochs))[BETA]).number == 2
     with pytest.raises(PeerRefusalError, match="stale_epoch"):
         await alpha.peers.greetings.hear_call(BETA, said[0])
 
@@ -193,7 +194,7 @@ async def test_a_restored_copy_goes_on_above_what_its_peers_know() -> None:
     assert await ask(restored, AggregatorId("gamma")) is PeerProblem.UNKNOWN_WINDOW
     own = decode_greeting(restored.context.peers.greetings.say(ALPHA)).epoch
     assert own.number == 7
-    assert decode_epoch((await restored.context.store.epochs())[""]) == own
+    assert decode_epoch((await restored.context.store.read(read_epochs))[""]) == own
     restored.context.peers.greetings.check()
 
 
@@ -263,15 +264,15 @@ async def test_two_peers_that_show_a_newer_epoch_at_once_are_one_beginning(monke
     shown = sign_epoch(BETA, 40, bytes(8), network.seats[1].signing_key)
     said = {peer: told(network, seat, known=shown) for seat, peer in ((0, ALPHA), (2, GAMMA))}
     begun_epochs: list[Epoch] = []
-    note = beta.store.note_epoch
+    write = beta.store.write
 
-    async def slow(name: str, epoch: bytes) -> None:
+    async def slow(work: Any, *args: Any) -> Any:
         await asyncio.sleep(0)
-        if not name:
-            begun_epochs.append(decode_epoch(epoch))
-        await note(name, epoch)
+        if work is note_epoch and not args[0]:
+            begun_epochs.append(decode_epoch(args[1]))
+        return await write(work, *args)
 
-    monkeypatch.setattr(beta.store, "note_epoch", slow)
+    monkeypatch.setattr(beta.store, "write", slow)
     await asyncio.gather(*(beta.peers.greetings.hear_call(peer, one) for peer, one in said.items()))
 
     assert [one.number for one in begun_epochs] == [41]
@@ -369,12 +370,12 @@ async def test_epochs_are_durable_go_up_alone_and_damage_is_left_out(tmp_path: P
     epochs = [sign_epoch(ALPHA, number, bytes(8), key).encode() for number in (2, 9, 3, 256)]
     store = opened()
     for epoch in epochs:
-        await store.note_epoch("alpha", epoch)
-    await store.note_epoch("beta", b"damaged")
+        await store.write(note_epoch, "alpha", epoch)
+    await store.write(note_epoch, "beta", b"damaged")
     await store.close()
     store = opened()
 
-    assert await store.epochs() == {"alpha": epochs[3], "beta": b"damaged"}
+    assert await store.read(read_epochs) == {"alpha": epochs[3], "beta": b"damaged"}
     network = await greeting()
     seat = network.seats[0]
     seat.signing_key = key

@@ -19,13 +19,14 @@ from fleetcount_aggregator.journal import RULES, Entry, Step, move, once, step_n
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.row_types import LedgerRow, StepRow, WindowRow
+from fleetcount_aggregator.storage.rows import read_ledger, read_rejections, read_step, read_window
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import WindowState
 
 from tests.support.aggregators import NoNoise
+from tests.support.manual_clock import ManualClock
 
 WINDOW = WindowId(b"t" * 32)
 LOG_KEY = bytes(32)
@@ -145,24 +146,24 @@ async def check_whether_it_is_taken(windows: Windows, step: Step, state: WindowS
         with pytest.raises(StateConflictError) as conflict:
             await take(windows, step, work)
         assert (conflict.value.state, work.begun) == (state, 0)
-        assert await windows.store.step(WINDOW, step_name(step, batch_of(step))) is None
+        assert await windows.store.read(read_step, WINDOW, step_name(step, batch_of(step))) is None
         return
     answer = await take(windows, step, work)
 
     after = state if moves_to is None else WindowState(moves_to)
     assert answer == b"answer 1"
     assert windows.states[WINDOW] is after
-    row = await windows.store.window(WINDOW)
+    row = await windows.store.read(read_window, WINDOW)
     assert row is not None
     assert row.state is after
-    stored = await windows.store.step(WINDOW, step_name(step, batch_of(step)))
+    stored = await windows.store.read(read_step, WINDOW, step_name(step, batch_of(step)))
     assert stored == StepRow(
         name=BATCH_STEPS.get(step.value, step.value),
         request=b"request",
         answer=answer,
         passing=step.value in BATCH_STEPS,
     )
-    assert len(await windows.store.ledger()) == 1
+    assert len(await windows.store.read(read_ledger)) == 1
 
 
 async def test_a_step_is_repeated_byte_for_byte_in_every_later_state(window_in: WindowIn) -> None:
@@ -179,7 +180,7 @@ async def test_a_step_is_repeated_byte_for_byte_in_every_later_state(window_in: 
 
         assert set(again) == {first}, step
         assert work.begun == 1, step
-        assert await windows.store.rejections(WINDOW) == {RejectReason.INVALID_PROOF: 1}, step
+        assert await windows.store.read(read_rejections, WINDOW) == {RejectReason.INVALID_PROOF: 1}, step
 
 
 async def test_another_request_under_a_step_that_was_taken_is_refused(window_in: WindowIn) -> None:
@@ -266,7 +267,7 @@ async def test_a_window_that_ends_meanwhile_takes_the_step_no_more(
         await asked
 
     assert await taken(windows.store, WINDOW, Step.COMMIT) is None
-    assert not await windows.store.ledger()
+    assert not await windows.store.read(read_ledger)
 
 
 async def test_a_step_survives_its_process(tmp_path: Path) -> None:
@@ -297,7 +298,7 @@ async def test_a_move_is_made_iff_the_table_of_states_lists_it(window_in: Window
 
         after = await move(windows, WINDOW, to, reason="why" if to is WindowState.ABORTED else "")
 
-        row = await windows.store.window(WINDOW)
+        row = await windows.store.read(read_window, WINDOW)
         assert row is not None
         assert after is row.state is windows.states[WINDOW]
         assert after is (to if to in TRANSITIONS[state] else state), (state, to)

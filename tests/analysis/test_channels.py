@@ -48,7 +48,7 @@ def test_the_sum_of_noises_has_the_law_of_the_convolution(epsilon: Fraction, ter
 
 
 @pytest.mark.parametrize("terms", [1, 2, 5])
-def test_the_moments_of_the_sum_are_those_of_its_law(terms: int) -> None:
+def test_the_variance_of_the_sum_is_that_of_its_law(terms: int) -> None:
     noise = noise_sum(Fraction(3, 2), terms)
     z = np.arange(-200, 201)
     mass = np.exp(noise.log_mass(z))
@@ -56,7 +56,6 @@ def test_the_moments_of_the_sum_are_those_of_its_law(terms: int) -> None:
     variance = float((mass * z**2.0).sum())
 
     assert noise.variance == pytest.approx(variance, rel=1e-12)
-    assert noise.fourth_cumulant == pytest.approx(float((mass * z**4.0).sum()) - 3 * variance**2, rel=1e-9)
 
 
 def test_less_than_1e_18_lies_beyond_the_reach() -> None:

@@ -3,6 +3,7 @@
     python -m tests.campaign --trials 1000 --seconds 3600 --result trials.json    # what `make campaign` runs
     python -m tests.campaign --seconds 60 --lanes 1 --no-page "kill -9 of the leader"
     python -m tests.campaign --seconds 0 --add monday.json --add tuesday.json     # a page of several runs
+    python -m tests.campaign --seconds 0 --add clocks.json --part "Far clocks"    # the last part of the page alone
 
 The lanes have SQLite, PostgreSQL, SQLite and replicas on PostgreSQL below them, in turn, if this machine has it. Exit
 code 1 if anything did not hold.
@@ -24,8 +25,9 @@ from typing import Final
 
 from tests.campaign.faults import FAULTS, fits
 from tests.campaign.lanes import STORES, lane, stores_here
-from tests.campaign.page import Run, page, read_lists, read_soak
+from tests.campaign.page import Run, page, read_lists, read_soak, with_part
 from tests.campaign.trials import NOTHING, Lane, Trial
+from tests.support.build import build
 
 _PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 _IDLE: Final = 3
@@ -171,6 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--add", type=Path, metavar="FILE", action="append", default=[], help="another run's result")
     parser.add_argument("--lists-result", type=Path, metavar="FILE", help="of `python -m tests.model --result`")
     parser.add_argument("--soak-result", type=Path, metavar="FILE", help="of `python -m tests.campaign.soak --result`")
+    parser.add_argument("--part", metavar="TITLE", help="write the runs as the last part of the page, the rest stays")
     parser.add_argument("--no-page", action="store_true", help="leave docs/reliability.md alone")
     return parser
 
@@ -187,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     faults, seed = chosen.faults or list(FAULTS), chosen.seed or random.SystemRandom().randrange(1 << 30)
     begun, failed = time.monotonic(), list[str]()
     if chosen.seconds > 0:
-        run = Run(seed=seed, lanes=chosen.lanes)
+        run = Run(seed=seed, lanes=chosen.lanes, build=build())
         with tempfile.TemporaryDirectory(prefix="fc-campaign-") as directory:
             campaign = Campaign(faults, chosen.trials, begun + chosen.seconds, Path(directory), run, chosen.result)
             asyncio.run(_all(campaign, chosen.lanes, seed, chosen.store))
@@ -198,7 +201,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.result:
             run.write(chosen.result)
         runs.append(run)
-    written = page(runs, *beside)
+    written = with_part(_PAGE.read_text(), chosen.part, runs) if chosen.part else page(runs, *beside)
     if not chosen.no_page:
         _PAGE.write_text(written)
     print(written)

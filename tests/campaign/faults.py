@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,8 @@ from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 
 from tests.campaign.devices import DEVICES, certificate_of
 from tests.campaign.trials import NOTHING, Episode, Fault, Lane, Spared
-from tests.support.processes import pace
+from tests.support.postgres import Cluster
+from tests.support.processes import ChildProcess, pace, wait_until
 from tests.support.replicas import NEXT_RELEASE, THIS_RELEASE, open_files
 
 _POINTS: Final = {
@@ -27,6 +28,7 @@ _POINTS: Final = {
 }
 _OFF_S: Final = 6.0
 _FAR_S: Final = (3_600.0, 86_400.0, 400 * 86_400.0)
+"""A hardware clock in local time, one that lost a day, and one without a battery."""
 _HANGS_S: Final = 9.0
 Names = Callable[[Lane], list[str]]
 
@@ -42,6 +44,11 @@ def _helper(lane: Lane) -> list[str]:
 
 def _both(lane: Lane) -> list[str]:
     return lane.aggregators
+
+
+def _devices(lane: Lane) -> list[str]:
+    del lane
+    return ["devices"]
 
 
 def _relay(lane: Lane) -> list[str]:
@@ -283,21 +290,73 @@ def _data_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[5]) * resource.getpagesize()
 
 
-async def _clock_off(lane: Lane, under: Episode, far_s: Sequence[float] = ()) -> None:
-    """Start one aggregator with a clock that is up to six seconds off, or `far_s`, and later with the right one."""
-    position = lane.dice.randrange(lane.deployment.count) if lane.replicas is None else 1
-    name = lane.aggregators[position] if lane.replicas is None else "beta"
-    off_s = lane.dice.choice(far_s) if far_s else lane.dice.uniform(1.0, _OFF_S)
-    lane.deployment.clocks_s[position] = lane.dice.choice([-1, 1]) * off_s
+async def _clock_off(lane: Lane, under: Episode) -> None:
+    """Start one aggregator with a clock that is up to six seconds off, and later with the right one."""
+    [name] = _any_aggregator(lane) if lane.replicas is None else _helper(lane)
+    await _off(lane, under, name, lane.dice.choice([-1, 1]) * lane.dice.uniform(1.0, _OFF_S))
+
+
+async def _clock_far_off(lane: Lane, under: Episode, names: Names) -> None:
+    """Start a process with a clock that is an hour, a day or 400 days off, and later with the right one.
+
+    Where an aggregator's store is on a server, that has the same wrong clock, as on one machine, or the right one:
+    then the process refuses to start.
+    """
+    name, ahead_s = lane.dice.choice(names(lane)), lane.dice.choice([-1, 1]) * lane.dice.choice(_FAR_S)
+    has_server = lane.cluster is not None and name in (lane.leader if lane.replicas else lane.aggregators)
+    if not has_server:
+        await _off(lane, under, name, ahead_s)
+    elif lane.replicas is not None or lane.dice.random() < 0.5:
+        await _off(lane, under, name, ahead_s, is_refused=True)
+    else:
+        await _off(lane, under, name, ahead_s, server=lane.cluster)
+
+
+async def _off(
+    lane: Lane,
+    under: Episode,
+    name: str,
+    ahead_s: float,
+    *,
+    server: Cluster | None = None,
+    is_refused: bool = False,
+) -> None:
+    """Start a process again with a clock that is off, as its server's is if one is named, then with the right one."""
+    child = under.devices if name == "devices" else lane.child(name)
+    await under.strikes()
     try:
-        await lane.kill(name)
-        under.begun = time.time()
-        await lane.start(name, under.ready_s)
-        await asyncio.sleep(max(0.0, lane.dice.uniform(under.opens, under.closes + 3.0) - time.time()))
+        await _set_clock(child, ahead_s, server)
+        await asyncio.to_thread(child.kill)
+        if is_refused:
+            await asyncio.to_thread(_start_is_refused, child)
+        else:
+            await _start(lane, under, name)
+        await asyncio.sleep(max(0.0, lane.dice.uniform(under.begun, under.closes + 3.0) - time.time()))
     finally:
-        lane.deployment.clocks_s.clear()
-    await lane.kill(name)
-    await lane.start(name, under.ready_s)
+        await _set_clock(child, 0.0, server)
+    await asyncio.to_thread(child.reap)
+    await _start(lane, under, name)
+
+
+async def _set_clock(child: ChildProcess, ahead_s: float, server: Cluster | None) -> None:
+    child.clock_s = ahead_s
+    if server is not None:
+        await asyncio.to_thread(server.set_clock, child.name, ahead_s)
+
+
+async def _start(lane: Lane, under: Episode, name: str) -> None:
+    if name == "devices":
+        await asyncio.to_thread(under.devices.start)
+    else:
+        await lane.start(name, under.ready_s)
+
+
+def _start_is_refused(child: ChildProcess) -> None:
+    """Let a process start whose clock is not that of its server; refuse to go on if it does anything but end."""
+    child.start()
+    wait_until(lambda: not child.running, f"{child.name} has ended", 60.0)
+    if "its clock is" not in (said := child.last_lines(1)):
+        raise AssertionError(f"{child.name} started with a wrong clock, or ended for another reason: {said}")
 
 
 async def _denied(lane: Lane, under: Episode) -> None:
@@ -387,7 +446,10 @@ FAULTS: Final[dict[str, Fault]] = {
     "descriptors used up": partial(_limited, kind=resource.RLIMIT_NOFILE, limit=lambda pid: len(open_files(pid))),
     "memory used up": partial(_limited, kind=resource.RLIMIT_DATA, limit=_data_bytes),
     "a clock up to 6 s off": _clock_off,
-    "a start with a clock an hour, a day or 400 days off": partial(_clock_off, far_s=_FAR_S),
+    "a start of the leader with a clock far off": partial(_clock_far_off, names=_leader),
+    "a start of the helper with a clock far off": partial(_clock_far_off, names=_helper),
+    "a start of the relay with a clock far off": partial(_clock_far_off, names=_relay),
+    "a start of all devices with a clock far off": partial(_clock_far_off, names=_devices),
     "a device denied in the middle": _denied,
     "a flipped bit and a repair": _bit_flipped,
     "a disk lost, a backup put back": _restored,
@@ -399,7 +461,6 @@ _FILES: Final = {
     "EIO from every sync",
     "files that cannot grow",
 }
-_FAR: Final = {"a start with a clock an hour, a day or 400 days off"}
 _WHOLE: Final = {"kill -9 of the leader between two steps"}
 _SERVER: Final = {"kill -9 of PostgreSQL", "EIO from every sync of PostgreSQL"}
 _REPLICAS: Final = {name for name in FAULTS if "replica" in name or "coordinator" in name}
@@ -417,5 +478,4 @@ def fits(fault: str, lane: Lane) -> bool:
         return lane.disk
     if fault == "a device denied in the middle":
         return lane.deny_list is not None
-    # Next to a server whose clock says otherwise no process starts.
-    return (lane.cluster is None or fault not in _FILES | _FAR) and (lane.replicas is None or fault not in _WHOLE)
+    return (lane.cluster is None or fault not in _FILES) and (lane.replicas is None or fault not in _WHOLE)

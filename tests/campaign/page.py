@@ -23,16 +23,19 @@ a cell of the record says how often its device counts. A lost device shows in th
   although enough devices hold every receipt; not those whose only copy a flipped bit hit, if the aggregator says how
   many they are
 * doubled: a device counts more often than once, or after it was denied
-* wrong: trials with any of these, aggregators that end a window differently or give different bytes, a process that
-  ended and should not have, or a lane that broke
+* wrong: trials with any of these, aggregators that end a window differently or give different bytes, a sealing key that
+  is not there any more, a process that ended and should not have, or a lane that broke
 * second releases: windows of which an aggregator gave another record at the end of the run than at the window's end
 * stuck: a window without an end two minutes after its windows and its fault
 
 A window may end without a release, for a public reason; then no device is counted and none is lost. A window that had
 ended before the fault stands in the row "nothing". A clock is off in a process whose `time.time` was replaced before it
-started; strace lets every fsync of a process return EIO; the kernel limits files, descriptors and memory to at most
-what a process has. A denied device may be left out of a window that goes on, and counts in none that opens later. The
-p99 of fewer than a hundred values is the longest. [Faults](faults.md) lists what else can go wrong, with its tests.
+started: by up to six seconds, or far off, an hour, a day or 400 days ahead or behind. A far clock over PostgreSQL is
+either that of the whole machine, whose server tells the same time, or of the process alone, which must then refuse to
+start; later the process starts with the right one. strace lets every fsync of a process return EIO; the kernel limits
+files, descriptors and memory to at most what a process has. A denied device may be left out of a window that goes on,
+and counts in none that opens later. The p99 of fewer than a hundred values is the longest. [Faults](faults.md) lists
+what else can go wrong, with its tests.
 """
 
 
@@ -42,6 +45,8 @@ class Run:
 
     seed: int
     lanes: int
+    build: str = ""
+    """The commit of the source."""
     took_s: float = 0.0
     second: int = 0
     missing: list[str] = field(default_factory=list[str])
@@ -64,7 +69,7 @@ def read_lists(path: Path) -> str:
     ends = ", ".join(f"{end} {count:,}" for end, count in sorted(row["ends"].items(), key=lambda one: -one[1]))
     failed = "none of them broke a promise" if row["failed"] == 0 else f"{row['failed']:,} of them broke a promise"
     return (
-        f"Beside these trials, {row['lists']:,} lists of failures on virtual time in"
+        f"Beside these trials, {row['lists']:,} lists of failures on virtual time{_at([row.get('build', '')])} in"
         f" {row['seconds'] / 60:,.0f} minutes, nine to each course of"
         f" what devices send and the tenth with its own: {failed}. They ended: {ends}."
     )
@@ -78,7 +83,8 @@ def read_soak(path: Path) -> str:
     )
     failed = f" It failed: {'; '.join(row['failed'])}." if row["failed"] else ""
     return (
-        f"Of a soak of {row['soak_s'] / 60:,.0f} minutes, a window every {row['every_s']:g} s, {row['released']:,} of"
+        f"Of a soak of {row['soak_s'] / 60:,.0f} minutes{_at([row.get('build', '')])}, a window every"
+        f" {row['every_s']:g} s, {row['released']:,} of"
         f" {row['windows']:,} windows were released. What an aggregator and its workers held once it had settled and in"
         f" the end: {held}.{failed}"
     )
@@ -97,8 +103,24 @@ def _percentile(values: Sequence[float], share: float) -> str:
     return f"{sorted(values)[min(len(values) - 1, int(share * len(values)))]:.1f} s"
 
 
+def _at(builds: Sequence[str]) -> str:
+    """Return of which state of the source something is, as part of a sentence."""
+    known = sorted({one for one in builds if one})
+    return f" at commit {' and '.join(known)}" if known else ""
+
+
 def page(runs: Sequence[Run], *beside: str) -> str:
     """Return the page: the sums, a row for each fault, what was not tried, and what ran `beside` it."""
+    return "\n".join([_HEAD, *_results(runs, *beside)]).rstrip() + "\n"
+
+
+def with_part(text: str, title: str, runs: Sequence[Run]) -> str:
+    """Return a page whose last part, under a heading, are these runs, in place of what it has under that heading."""
+    before, heading = text.partition(f"\n## {title}\n")[0].rstrip(), f"## {title}"
+    return "\n".join([before, "", heading, "", *_results(runs)]).rstrip() + "\n"
+
+
+def _results(runs: Sequence[Run], *beside: str) -> list[str]:
     trials = [trial for run in runs for trial in run.trials]
     stores = sorted({trial.store for trial in trials})
     groups: dict[str, list[Trial]] = defaultdict(list)
@@ -110,8 +132,8 @@ def page(runs: Sequence[Run], *beside: str) -> str:
     killed = sum(trial.fault.startswith("kill") for trial in trials)
     took = f"{sum(run.took_s for run in runs) / 60:.1f} minutes" + (f" of {len(runs)} runs" if len(runs) > 1 else "")
     lines = [
-        _HEAD,
-        f"{len(trials)} trials in {took}, {struck} of them under a fault and {killed} under a kill:"
+        f"{len(trials)} trials in {took}{_at([run.build for run in runs])}, {struck} of them under a fault and {killed}"
+        " under a kill:"
         f" {sum(one.lost for one in trials)} lost, {sum(one.doubled for one in trials)} doubled,"
         f" {sum(bool(one.wrong) for one in trials)} wrong, {sum(run.second for run in runs)} second releases,"
         f" {sum(one.stuck for one in trials)} stuck, of {sum(one.delivered for one in trials):,} reports receipted in"
@@ -124,8 +146,7 @@ def page(runs: Sequence[Run], *beside: str) -> str:
     ]
     lines += [_row(fault, stores, group) for fault, group in sorted(groups.items())]
     missing = [one for one in runs[-1].missing if one.partition(" (no lane")[0] not in groups]
-    lines += ["", *(f"Not tried: {one}." for one in missing), *(line for one in beside for line in ("", one))]
-    return "\n".join(lines).rstrip() + "\n"
+    return [*lines, "", *(f"Not tried: {one}." for one in missing), *(line for one in beside for line in ("", one))]
 
 
 def _row(fault: str, stores: Sequence[str], group: Sequence[Trial]) -> str:

@@ -97,6 +97,8 @@ class Episode:
         self.devices = ChildProcess.of("devices", command, directory)
         self.begun, self.over = 0.0, 0.0
         self.denied: dict[int, float] = {}
+        self.keys = {position: lane.deployment.keys(position) for position in range(lane.deployment.count)}
+        """The sealing keys of the aggregators as they were; none ends within a trial."""
         self.supervised = ""
         """The process that may end by itself, because its disk fails, and is started again then."""
         self.ready_s: list[float] = []
@@ -306,6 +308,9 @@ class Lane:
         trial.end = "released" if states == {WindowState.RELEASED} else one.statuses[0].abort_reason or "aborted"
         if len(states) != 1:
             trial.wrong.append(f"ends differ: {one.statuses}")
+        for position, keys in under.keys.items():
+            if keys != self.deployment.keys(position):
+                trial.wrong.append(f"{NAMES[position]} has other sealing keys than before")
         trial.damaged = self._said_damaged(window)
         kept = sum(number not in under.denied for number in delivered) - trial.damaged
         if trial.end == AbortReason.TOO_FEW_REPORTS.value and kept >= window.min_batch_size:

@@ -19,6 +19,7 @@ from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.storage import backup, schema
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.row_types import WindowRow
+from fleetcount_aggregator.storage.rows import raise_high_water, read_high_water, read_window
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import WindowState
@@ -57,7 +58,7 @@ def opened() -> Store:
 async def fill() -> None:
     store = opened()
     await store.decide_windows((), ROW)
-    await store.raise_high_water(AggregatorId("beta"), 3)
+    await store.write(raise_high_water, AggregatorId("beta"), 3)
     await store.close()
 
 
@@ -115,7 +116,11 @@ def test_a_backup_is_put_back_where_no_store_is(fleetcount: Shell, state: Path) 
 
 async def look() -> tuple[WindowRow | None, Mapping[AggregatorId, int], set[str]]:
     store = opened()
-    found = await store.window(WINDOW), await store.high_water(), {one.table for one in await store.damaged()}
+    found = (
+        await store.read(read_window, WINDOW),
+        await store.read(read_high_water),
+        {one.table for one in await store.damaged()},
+    )
     await store.close()
     return found
 

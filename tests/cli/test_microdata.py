@@ -120,6 +120,18 @@ def test_no_dropped_column_is_in_the_output(run: Run, place: Path) -> None:
         assert not names & set(re.findall(r"\w+", (place / "out" / report).read_text()))
 
 
+def test_a_person_s_text_is_no_formula_in_the_published_tables(run: Run, place: Path) -> None:
+    rows = [[name, f"-{age}", district.replace("d", "=d"), disease] for name, age, district, disease in persons(100)]
+    write_table(place / "table.csv", rows)
+
+    code, _ = run()
+
+    assert code == 0
+    published = read_csv(place / "out" / PUBLISHED[0])[1:]
+    assert {district for _, _, district in published} == {f"'{row[2]}" for row in rows}
+    assert {age for _, age, _ in published} == {row[1] for row in rows}
+
+
 class InputOrder:
     """No randomness: keys in ascending order, so that every shuffle leaves its items as they came."""
 

@@ -1,6 +1,8 @@
 """The enrolment directory: certificates for one purpose each, from requests; what does not fit is refused whole."""
 
+import asyncio
 import json
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +25,7 @@ from fleetcount_protocol.channel.certificates import (
 from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
 from fleetcount_protocol.channel.user_names import certified_name, slot_name
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_transport.denials import Denials, DenySource
 
 Run = Callable[..., object]
 
@@ -158,6 +161,25 @@ def test_revoking_by_file_and_by_name_adds_to_a_signed_list_with_rising_numbers(
     assert signed.deny_list.expires - signed.deny_list.issued_at == 86_400
     numbers.append(signed.deny_list.number)
     assert numbers == sorted(set(numbers))
+
+
+@pytest.mark.parametrize("wrong", [timedelta(hours=1), timedelta(days=400), timedelta(days=-400)])
+def test_a_list_that_a_wrong_clock_signs_leaves_no_number_that_a_later_one_cannot_pass(
+    fleetcount: Callable, made: Path, wrong: timedelta
+) -> None:
+    first, now = PkiDirectory(made / "PKI").deny_list(), datetime.now(UTC)
+    held = Denials.open(
+        DenySource(file=made / "PKI" / "deny-list"), load_authorities(made / "PKI" / "devices.crt"), time.time
+    )
+    signed = PkiDirectory(made / "PKI", now + wrong).write_list([], timedelta(days=1))
+    asyncio.run(held.poll())
+    assert held.is_stale(time.time()) == (wrong < timedelta())
+    again = PkiDirectory(made / "PKI", now).write_list([], timedelta(days=1))
+    asyncio.run(held.poll())
+
+    assert [signed.number, again.number] == [first.number + 1, first.number + 2]
+    assert not held.is_stale(time.time() + 80_000)
+    assert held.is_stale(time.time() + 90_000)
 
 
 def test_the_list_says_what_ends_when_and_what_is_revoked(fleetcount: Callable, made: Path) -> None:

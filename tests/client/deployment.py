@@ -14,7 +14,7 @@ from fleetcount_client.config import DeliverySettings
 from fleetcount_client.contact import TrustStore
 from fleetcount_client.device import Device
 from fleetcount_client.ledger import charges_of_question
-from fleetcount_client.memory_transport import MemoryAggregator, MemoryTransport
+from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.timer import ManualTimer
@@ -32,11 +32,12 @@ from fleetcount_protocol.question.key_list import KeyList, ListedKey, sign_key_l
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
 from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.question.signing import sign_question
-from fleetcount_protocol.vdaf.two_round import join_instalments
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window, context_of, prio3_for
+
+from tests.support.memory_aggregator import MemoryAggregator
 
 START = 1_800_000_000
 EVERY_FIVE_MINUTES = Schedule(
@@ -247,8 +248,7 @@ class Deployment:
         whole = parts.get((window.window_id, report_id, 0))
         if whole is not None:
             return whole
-        first, second = parts[window.window_id, report_id, 1], parts[window.window_id, report_id, 2]
-        return join_instalments(prio3_for(window), position, first, second)
+        return parts[window.window_id, report_id, 1] + parts[window.window_id, report_id, 2]
 
     def verifies(self, window: Window, report_id: ReportId) -> list[int]:
         """Return the sum of the output shares of a report whose proof holds at every aggregator."""

@@ -193,7 +193,7 @@ def _answer(world: Deployment, topic: str, payload: bytes) -> tuple[str, bytes]:
     if asked.kind is TopicKind.SESSION:
         request = SESSION_REQUEST.decode(payload)
         return session_reply_topic(*address, request.session_id), SESSION_REPLY.encode(intake.open_session(request))
-    instalment = UPLOAD.decode(payload).only_one
+    [instalment] = UPLOAD.decode(payload).instalments()
     reply = intake.take(world.windows()[asked.subject], instalment)
     return receipt_topic(*address, instalment.session_id), UPLOAD_ANSWER.encode(UploadAnswer.of([reply]))
 

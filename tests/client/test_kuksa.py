@@ -23,7 +23,6 @@ from fleetcount_client.private_places import UtmZone
 from fleetcount_client.shapes import AnySource, Shape, ShapedSource
 from fleetcount_client.signals import Reading, Said, SignalSource, SignalUnavailable, learn, read_signal, unfit
 from fleetcount_protocol.channel.certificates import CertificateAuthority
-from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.window.domain import Bins, Categories, Frame, SquareGrid
 from fleetcount_protocol.window.signal import Single, exact
 from fleetcount_transport.toml_table import ConfigError
@@ -32,6 +31,7 @@ from tests.client.databroker import FakeDatabroker, databroker
 from tests.client.deployment import SIGNAL, Deployment
 from tests.client.shells import free_port, pem, write_private
 from tests.client.test_config import GOOD, write
+from tests.support.manual_clock import ManualClock
 from tests.support.told_time import told_time, turns_until
 
 __all__ = ["write"]

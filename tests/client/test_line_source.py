@@ -14,11 +14,11 @@ from fleetcount_client.config import load_settings
 from fleetcount_client.line_source import LineSource, LineValue
 from fleetcount_client.shapes import ShapedSource
 from fleetcount_client.signals import Reading, Said, read_signal
-from fleetcount_protocol.clock import ManualClock
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.shells import free_port
 from tests.client.test_config import GOOD, write
+from tests.support.manual_clock import ManualClock
 
 __all__ = ["write"]
 

@@ -142,6 +142,19 @@ async def test_a_record_that_not_all_have_signed_for_this_very_window_leads_nowh
     assert said(world, window_at(question, 1, (0b101,))) is None
 
 
+async def test_a_record_of_an_earlier_walk_leads_no_later_one(tmp_path: Path) -> None:
+    """It is signed by all and not from the future: only that it is of another window speaks against it."""
+    world = Deployment()
+    question = walking(world)
+    earlier, later = window_at(question, 0), window_at(question, 3)
+    device = driven(world, tmp_path, question, {later.window_id: released(world, earlier, 0b101)})
+
+    await device.answer()
+
+    assert said(world, later) == 0b101 + 1
+    assert said(world, window_at(question, 4, (0b101,))) is None
+
+
 def test_devices_of_one_process_read_a_record_once_and_under_its_signatures_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

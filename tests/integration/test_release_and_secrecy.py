@@ -182,7 +182,7 @@ def assert_sizes_say_nothing(seen: list[tuple[str, bytes]], devices: dict[bytes,
     ciphertexts: dict[tuple[str, int, bytes], set[bytes]] = defaultdict(set)
     for topic, payload in seen:
         if "/report/" in topic and topic.endswith(window):
-            instalment, aggregator = UPLOAD.decode(payload).only_one, parse_topic(topic).aggregator_id
+            [instalment], aggregator = UPLOAD.decode(payload).instalments(), parse_topic(topic).aggregator_id
             sampled = devices[bytes(instalment.report_id)].coins.sampled
             sizes[aggregator, instalment.round][sampled].add(len(payload))
             ciphertexts[aggregator, instalment.round, bytes(instalment.report_id)].add(instalment.ciphertext)

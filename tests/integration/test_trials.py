@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.campaign.faults import FAULTS, fits
-from tests.campaign.page import Run, page, read_lists, read_soak
+from tests.campaign.page import Run, page, read_lists, read_soak, with_part
 from tests.campaign.trials import Lane, Trial
 from tests.support.broker import RunningBroker
 from tests.support.deployment import Deployed
@@ -69,6 +69,27 @@ def test_runs_from_files_make_one_page(tmp_path: Path) -> None:
     assert "10,000 lists of failures on virtual time in 10 minutes, nine to each course of" in text
     assert "none of them broke a promise. They ended:" in text
     assert "released 8,000, aborted 2,000" in text
+
+
+def test_a_part_of_the_page_is_written_anew_and_the_rest_stays(tmp_path: Path) -> None:
+    run = Run(seed=1, lanes=1, took_s=60, build="0123abc")
+    run.trials = [Trial(fault="kill -9 of both", store="SQLite", end="released")]
+    (tmp_path / "lists.json").write_text(
+        json.dumps({"build": "4567def", "lists": 10, "seconds": 600, "failed": 0, "ends": {"released": 10}})
+    )
+    whole = page([run], read_lists(tmp_path / "lists.json"))
+
+    once = with_part(whole, "Far clocks", [run])
+    run.trials *= 2
+    twice = with_part(once, "Far clocks", [run])
+
+    assert "1 trials in 1.0 minutes at commit 0123abc, 1 of them" in whole
+    assert "10 lists of failures on virtual time at commit 4567def in" in whole
+    assert once.startswith(whole)
+    assert "\n\n## Far clocks\n\n1 trials in" in once
+    assert twice.startswith(whole)
+    assert twice.count("## Far clocks") == 1
+    assert "\n\n## Far clocks\n\n2 trials in" in twice
 
 
 def test_the_soak_stands_on_the_page_with_what_was_held_at_its_start_and_end(tmp_path: Path) -> None:

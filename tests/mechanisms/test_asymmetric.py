@@ -21,9 +21,6 @@ from fleetcount_mechanisms.asymmetric import (
     optimal_detection,
     ratio_above,
     safe_law,
-    simulation_only_asymmetric_laplace,
-    simulation_only_can_come_from,
-    simulation_only_laplace,
     simulation_only_safe_detection,
 )
 from fleetcount_mechanisms.errors import MechanismError
@@ -108,16 +105,6 @@ def test_increasing_rows_protect_the_opposite_change(ratio: Fraction, n: int, da
     after = asymmetric_row(ratio, count + 1, n, Direction.INCREASING)
 
     assert {p / q for p, q in zip(before, after, strict=True) if p > 0} == {1 / ratio}
-
-
-@pytest.mark.parametrize("direction", Direction)
-@pytest.mark.parametrize("count", [0, 2, 6])
-def test_the_estimate_is_unbiased_also_at_the_atom(direction: Direction, count: int):
-    mechanism = AsymmetricGeometric(epsilon=Fraction(1, 2), maximum=6, direction=direction)
-
-    mean = math.fsum(float(p) * mechanism.unbiased(z) for z, p in enumerate(mechanism.row(count)))
-
-    assert mean == pytest.approx(count, abs=1e-12)
 
 
 def test_mean_and_variance_are_those_of_the_geometric_law():
@@ -243,14 +230,6 @@ def test_one_draw_is_that_of_the_definition_when_ties_and_the_far_tail_are_every
 # One-sided answers.
 
 
-def test_safe_is_never_said_wrongly():
-    mechanism, source = AsymmetricGeometric(epsilon=Fraction(1), maximum=9), SeededRandom(14)
-
-    wrong = [mechanism.is_safe(z, 2) for f in range(3, 10) for z in mechanism.sample_many(f, source, 500)]
-
-    assert not any(wrong)
-
-
 @given(RATIOS, st.integers(0, 6), st.integers(0, 5))
 def test_safe_is_found_with_the_probability_of_the_exact_row(ratio: Fraction, count: int, threshold: int):
     assert safe_law(ratio, count, threshold) == sum(asymmetric_row(ratio, count, 6)[: threshold + 1])
@@ -334,41 +313,6 @@ def test_the_city_has_5031_expected_safe_answers_and_its_competitor_has_six():
     assert competitor == pytest.approx(city["answers_eps_delta"], abs=1e-9)
 
 
-# Floating point, for simulation only.
-
-
-def test_most_outputs_of_a_float_mechanism_cannot_come_from_the_neighbouring_count():
-    source = SeededRandom(15)
-    answers = [simulation_only_asymmetric_laplace(1.0, 1, source) for _ in range(4000)]
-
-    told = sum(not simulation_only_can_come_from(z, 1.0, 0) for z in answers) / len(answers)
-
-    assert 0.55 < told < 0.62
-    assert all(simulation_only_can_come_from(z, 1.0, 1) for z in answers)
-
-
-@pytest.mark.parametrize(("count", "epsilon"), [(0, 1.0), (7, 0.1), (1000, 2.0)])
-def test_an_output_can_always_come_from_its_own_count(count: int, epsilon: float):
-    source = SeededRandom(16)
-
-    answers = [simulation_only_asymmetric_laplace(epsilon, count, source) for _ in range(1000)]
-
-    assert all(simulation_only_can_come_from(z, epsilon, count) for z in answers)
-    assert not simulation_only_can_come_from(count - 0.5, epsilon, count)
-    assert not simulation_only_can_come_from(count - 1e6, epsilon, count)
-
-
-def test_simulated_laplace_noise_has_its_mean_and_scale():
-    source = SeededRandom(17)
-    two_sided = [simulation_only_laplace(0.5, 10, source) for _ in range(20_000)]
-    one_sided = [simulation_only_asymmetric_laplace(0.5, 10, source) for _ in range(20_000)]
-
-    assert math.fsum(two_sided) / 20_000 == pytest.approx(10, abs=0.1)
-    assert math.fsum(abs(z - 10) for z in two_sided) / 20_000 == pytest.approx(2, abs=0.1)
-    assert math.fsum(one_sided) / 20_000 == pytest.approx(12, abs=0.1)
-    assert min(one_sided) >= 10
-
-
 # Bad input.
 
 
@@ -390,14 +334,8 @@ def test_an_eps_that_is_not_exact_or_out_of_range_is_refused(epsilon: object):
 
 
 def test_other_bad_arguments_are_refused_with_their_value():
-    mechanism = AsymmetricGeometric(epsilon=Fraction(1), maximum=6)
-    increasing = AsymmetricGeometric(epsilon=Fraction(1), maximum=6, direction=Direction.INCREASING)
     with pytest.raises(MechanismError, match="maximum is -1"):
         AsymmetricGeometric(epsilon=Fraction(1), maximum=-1)
-    with pytest.raises(MechanismError, match="answer is 7"):
-        mechanism.unbiased(7)
-    with pytest.raises(MechanismError, match="direction is increasing"):
-        increasing.is_safe(1, 2)
     with pytest.raises(MechanismError, match="ratio is 1"):
         asymmetric_row(Fraction(1), 0, 1)
     with pytest.raises(MechanismError, match="steps is 0"):

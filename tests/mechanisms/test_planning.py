@@ -9,91 +9,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount_mechanisms import planning
 from fleetcount_mechanisms.answers import Truth
-from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
-from fleetcount_mechanisms.losses import message_epsilon, sampling_sd
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.losses import sampling_sd
 from fleetcount_mechanisms.planning import (
     crossover_share,
-    die_for_local_epsilons,
-    largest_sampling_rate,
     local_sampling_rate,
     plan_question,
     plan_sampling,
-    sampling_rate_for_local_epsilon,
 )
 from fleetcount_mechanisms.responses import KaryResponse, TwoCoin
 from fleetcount_mechanisms.sampling import SamplingDie
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[2]
 GOLDEN: dict[str, Any] = json.loads((ROOT / "tests" / "golden" / "golden.json").read_text())
-
-
-def test_the_rate_for_a_local_epsilon_is_the_golden_one_and_rounded_down_below_it() -> None:
-    for row in GOLDEN["local.pis"]:
-        rounded = sampling_rate_for_local_epsilon(Fraction(row["eps"]), row["V"])
-
-        assert local_sampling_rate(row["eps"], row["V"]) == pytest.approx(row["pis"], rel=1e-9)
-        assert 0 <= row["pis"] - rounded < 2e-6
-
-
-@given(st.fractions(Fraction(1, 100), 3, max_denominator=1000), st.integers(1, 100))
-def test_one_message_of_the_solved_die_never_loses_more_than_asked(epsilon: Fraction, values: int) -> None:
-    rate = sampling_rate_for_local_epsilon(epsilon, values)
-    die = SamplingDie.uniform(rate, values, allow_large_rate=True)
-
-    assert message_epsilon(die) <= epsilon
-    assert message_epsilon(SamplingDie.uniform(rate + Fraction(1, 10**6), values, allow_large_rate=True)) > epsilon
-
-
-@settings(max_examples=30)
-@given(st.lists(st.fractions(Fraction(1, 10), 4, max_denominator=100), min_size=2, max_size=8))
-def test_unequal_targets_are_kept_face_by_face(epsilons: list[Fraction]) -> None:
-    die = die_for_local_epsilons(epsilons)
-
-    assert die.sampling_rate < Fraction(1, 2)
-    for face, epsilon in enumerate(epsilons):
-        assert math.log1p(die.sampling_rate / die.face_probability(face)) <= float(epsilon) + 1e-12
-        assert die.face_probability(face).denominator <= 10**12
-
-
-def test_targets_that_are_equal_give_the_uniform_rate() -> None:
-    largest = largest_sampling_rate([Fraction(1)] * 10)
-
-    assert abs(largest - sampling_rate_for_local_epsilon(Fraction(1), 9)) <= Fraction(1, 10**6)
-
-
-def test_a_rate_above_the_feasible_one_is_refused_with_the_limit() -> None:
-    targets = [Fraction(1, 2), Fraction(1), Fraction(2)]
-    largest = largest_sampling_rate(targets)
-
-    assert die_for_local_epsilons(targets, largest).sampling_rate == largest
-    with pytest.raises(InfeasibleTargetError, match=f"at most {largest}"):
-        die_for_local_epsilons(targets, largest + Fraction(1, 10**6))
-
-
-def test_what_the_targets_leave_over_is_shared_in_proportion() -> None:
-    targets = [Fraction(1), Fraction(1, 2), Fraction(2)]
-
-    die = die_for_local_epsilons(targets, Fraction(1, 100))
-
-    needs = [0.01 / math.expm1(float(epsilon)) for epsilon in targets]
-    shares = [float(die.face_probability(face)) / need for face, need in enumerate(needs)]
-    assert shares == pytest.approx([shares[0]] * 3, rel=1e-9)
-    assert shares[0] > 10
-
-
-def test_the_largest_rate_leaves_room_for_faces_rounded_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    # A coarse grid of faces makes the rounding matter for many targets instead of one in a million.
-    monkeypatch.setattr(planning, "_FACE_GRID", 10**7)
-
-    for step in range(50, 150):
-        targets = [Fraction(step + face, 100) for face in range(5)]
-        die = die_for_local_epsilons(targets, largest_sampling_rate(targets), allow_large_rate=True)
-        for face, epsilon in enumerate(targets):
-            assert math.log1p(die.sampling_rate / die.face_probability(face)) <= float(epsilon) + 1e-12
 
 
 @pytest.mark.parametrize(
@@ -272,8 +201,6 @@ def test_sampling_beats_the_two_coins_only_below_the_crossover() -> None:
         (lambda: plan_sampling(10, 1, Fraction(1), 1), "aggregators is 1, allowed: aggregators >= 2"),
         (lambda: plan_sampling(10, 1, Fraction(1), 2, Fraction(1, 2)), "sampling rate is 1/2, allowed: below 1/2"),
         (lambda: plan_sampling(10, 1, Fraction(1), level=Fraction(1)), "level is 1, allowed: 0 < level < 1"),
-        (lambda: largest_sampling_rate([Fraction(1)]), "there are 1 targets"),
-        (lambda: sampling_rate_for_local_epsilon(Fraction(1, 10**9), 1), "epsilon is 1/1000000000"),
         (lambda: local_sampling_rate(math.inf, 1), "epsilon is inf"),
     ],
 )

@@ -13,9 +13,7 @@ from fleetcount_mechanisms.randomness import (
     SystemRandom,
     UniformBelow,
     WeightedChoice,
-    bernoulli,
     uniform_below,
-    uniform_many_below,
     weighted_index,
 )
 from hypothesis import given
@@ -64,14 +62,6 @@ def test_many_draws_at_once_replace_the_rejected_ones() -> None:
             return block if self.calls == 1 else (4).to_bytes(count, "little")
 
     assert draw.draw_many(Source(), 3) == [3, 6, 4]
-
-
-def test_a_certain_coin_draws_like_any_other() -> None:
-    for probability, expected in ((Fraction(0), False), (Fraction(1), True)):
-        source = Numbers(12345)
-
-        assert bernoulli(source, probability) is expected
-        assert source.numbers == []
 
 
 @pytest.mark.parametrize("weights", [(1,), (3, 1), (0, 5, 0), (1, 2, 3, 4), (7, 0, 1, 1, 40)], ids=str)
@@ -125,9 +115,6 @@ def test_the_system_source_is_the_operating_system_itself_and_keeps_nothing() ->
     [
         (lambda: uniform_below(Numbers(1), 0), "bound is 0, allowed: bound >= 1"),
         (lambda: UniformBelow(bound=2.5), "bound must be an int, not float"),  # type: ignore[arg-type] # is refused
-        (lambda: uniform_many_below(Numbers(1), 3, -1), "count is -1"),
-        (lambda: bernoulli(Numbers(1), Fraction(5, 4)), "probability is 5/4, allowed: 0 <= probability <= 1"),
-        (lambda: bernoulli(Numbers(1), 0.5), "exact Fraction"),  # type: ignore[arg-type] # is refused
         (lambda: WeightedChoice(()), "0 weights sum to 0"),
         (lambda: weighted_index(Numbers(1), [1, -1]), "weight is -1"),
         (lambda: SeededRandom(-1), "seed is -1"),
@@ -142,7 +129,7 @@ def test_a_bad_parameter_is_named_with_its_range(call: Callable[[], object], wor
 
 def test_uniform_draws_from_the_system_pass_and_a_modulo_without_rejection_fails() -> None:
     bound = 192
-    draws = uniform_many_below(SystemRandom(), bound, 100_000)
+    draws = UniformBelow(bound=bound).draw_many(SystemRandom(), 100_000)
     biased = [value % bound for value in os.urandom(100_000)]
 
     def p_value(values: list[int]) -> float:

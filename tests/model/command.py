@@ -25,6 +25,7 @@ import structlog
 
 from tests.model.lists import Operation, Runner, draw, shrunk
 from tests.model.remembering import remembered
+from tests.support.build import build
 
 _CHUNK = 50
 _SAID = 10
@@ -134,7 +135,13 @@ class _Sums:
         took_s, ends = self.took_s, dict(self.ends.most_common())
         print(f"{self.done} lists in {took_s:.0f} s ({self.done / took_s:.0f}/s), {self.failed} failed; ended: {ends}")
         if self.chosen.result is not None:
-            sums = {"lists": self.done, "seconds": round(took_s, 1), "failed": self.failed, "ends": ends}
+            sums = {
+                "build": build(),
+                "lists": self.done,
+                "seconds": round(took_s, 1),
+                "failed": self.failed,
+                "ends": ends,
+            }
             self.chosen.result.parent.mkdir(parents=True, exist_ok=True)
             self.chosen.result.write_text(json.dumps(sums) + "\n", encoding="utf-8")
 

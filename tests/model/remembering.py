@@ -16,13 +16,15 @@ from fleetcount_aggregator.intake import session_opening
 from fleetcount_aggregator.storage import data_keys
 from fleetcount_aggregator.storage.log_slice import LoadedReports
 from fleetcount_aggregator.storage.report_ids import sorted_leaf_digests
-from fleetcount_aggregator.verification.workers import InlineWorkers, sum_reports, verify_reports
+from fleetcount_aggregator.verification.workers import sum_reports, verify_reports
 from fleetcount_protocol.channel.greetings import decode_epoch, decode_greeting
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.release.commitments import leaf_digests
 from fleetcount_protocol.window.signing import verify_ed25519
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_protocol.wire.device_unsealing import unseal_columns
+
+from tests.support.inline_workers import InlineWorkers
 
 _REMEMBERED: Final = 4096
 """How many results of one function are kept."""

@@ -22,7 +22,6 @@ from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import WindowChange
-from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import FinishedRecord, Instalment, Receipt, WindowState
@@ -33,6 +32,7 @@ from fleetcount_transport.denials import Denials
 from tests.model.parties import ModelNetwork, ModelSeat
 from tests.support.aggregators import START, SimulatedCrashError, TestDevice
 from tests.support.denials import denials_of
+from tests.support.manual_clock import ManualClock
 from tests.support.stores import StoreFolder, copied, rows_of
 
 DEVICES: Final = 4

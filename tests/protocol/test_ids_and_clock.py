@@ -1,9 +1,11 @@
 """Identifiers have one size and one spelling; a manual clock only moves forward."""
 
 import pytest
-from fleetcount_protocol.clock import AnchoredClock, ManualClock, SystemClock
+from fleetcount_protocol.clock import AnchoredClock, SystemClock
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
+
+from tests.support.manual_clock import ManualClock
 
 
 @pytest.mark.parametrize("kind", [WindowId, ReportId, SessionId, Digest])
@@ -66,7 +68,6 @@ def test_a_jump_of_the_wall_clock_moves_an_anchored_one_by_a_hundredth_of_its_du
     machine.run(100)
     machine.set_ahead = jump
     assert abs(machine.run(3)) <= 0.03 + 1e-6
-    assert machine.clock.off_by() == pytest.approx(jump, abs=0.1)
     machine.set_ahead = 0.0
 
     assert machine.run(10) == pytest.approx(0, abs=1e-6)

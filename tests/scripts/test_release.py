@@ -79,7 +79,9 @@ def test_a_release_is_built_alike_three_times_checked_listed_and_signed(tree: Pa
         f"fleetcount-{VERSION}.tar.gz",
         f"fleetcount_client-{VERSION}-py3-none-any.whl",
         "locks/sbom.cdx.json",
+        "components.md",
     } <= names
+    assert "| leaflet | 1.9.4 | BSD-2-Clause | " in (tmp_path / "dist" / "components.md").read_text()
     checked = subprocess.run(
         ["sha256sum", "--check", "SHA256SUMS"], check=False, cwd=tmp_path / "dist", capture_output=True, text=True
     )
@@ -103,7 +105,7 @@ def test_a_release_is_built_alike_three_times_checked_listed_and_signed(tree: Pa
     [
         ("CHANGELOG.md", f"## {VERSION} - 2026-01-31", f"## {VERSION}", "has no section"),
         ("cli/src/fleetcount/__init__.py", f'"{VERSION}"', '"9.9"', r"says 9\.9, pyproject"),
-        ("locks/device.txt", "click==", "clack==", "run scripts/lock.py --sbom"),
+        ("locks/device.txt", "click==", "click==1", "run scripts/lock.py --sbom"),
     ],
 )
 def test_a_tree_that_does_not_say_the_same_everywhere_is_refused(

@@ -1,6 +1,7 @@
 """What an installation takes in is locked and listed, and the same sources give the same wheel, byte for byte."""
 
 import hashlib
+import importlib.metadata
 import importlib.util
 import json
 import os
@@ -161,6 +162,43 @@ def test_the_sbom_lists_what_is_locked_and_who_needs_it() -> None:
     assert names["cryptography"]["bom-ref"] in needs[own]
     assert names["numpy"]["bom-ref"] in needs[names["scipy"]["bom-ref"]]
     assert set(needs) == {own, *(one["bom-ref"] for one in names.values())}
+
+
+def test_what_runs_where_fleetcount_runs_has_its_licence_and_the_digests_of_its_files_in_the_sbom() -> None:
+    known = json.loads((ROOT / "locks" / lock.SBOM).read_text())
+    locked = {lock.plain(one.name): one for name in lock.SHIPPED for one in lock.read_locks()[name]}
+    described = {one["name"]: one for one in known["components"] if one["name"] in locked}
+
+    assert len(described) > 50
+    for name, one in described.items():
+        assert one["licenses"] == [{"expression": lock.licences()[name]}]
+        [files] = one["externalReferences"]
+        assert [row["content"] for row in files["hashes"]] == list(locked[name].digests)
+    page = lock.components_page(known).splitlines()
+    shipped = [one for one in known["components"] if one["scope"] == "required"]
+    assert len(page) == 6 + len(shipped)
+    numpy = locked["numpy"]
+    assert f"| numpy | {numpy.version} | {lock.licences()['numpy']} | {len(numpy.digests)} |" in page
+    assert [row for row in page if row.startswith("| leaflet | ")]
+
+
+def test_the_licences_are_those_that_the_distributions_state() -> None:
+    """Those that are installed here; of one whose metadata have an old word, the licence is of its family."""
+    compared = 0
+    for name, licence in lock.licences().items():
+        try:
+            metadata = importlib.metadata.metadata(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        compared += 1
+        stated = metadata.get("License-Expression")
+        families = [row for row in metadata.get_all("Classifier") or () if row.startswith("License ::")]
+        if stated:
+            assert (name, licence) == (name, stated)
+        elif families:
+            words = {"BSD": "BSD-", "MIT": "MIT", "Apache": "Apache-", "ISC": "ISC", "Python": "LicenseRef-Matplotlib"}
+            assert any(word in families[0] and licence.startswith(id_) for word, id_ in words.items()), (name, families)
+    assert compared > 10
 
 
 def changed(source: Path, target: Path, mode: int, moment: int) -> Path:

@@ -9,7 +9,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 from fleetcount_analysis.intervals import (
-    closed_form_intervals,
     direct_intervals,
     one_sided_intervals,
     response_ends,
@@ -90,14 +89,6 @@ def test_the_interval_of_an_exact_release_covers() -> None:
     outputs = released(200, Fraction(1, 4), None, 2).tolist()
 
     assert LOWEST <= coverage(sampling_intervals(outputs, Fraction(1, 4), None, 2, LEVEL), 200) <= HIGHEST
-
-
-def test_the_closed_form_covers_large_counts() -> None:
-    low, high = closed_form_intervals(
-        released(1000, Fraction(1, 4), Fraction(1), 2), Fraction(1, 4), Fraction(1), 2, LEVEL
-    )
-
-    assert LOWEST <= np.mean((low <= 1000) & (high >= 1000)) <= HIGHEST
 
 
 def test_the_direct_interval_covers() -> None:

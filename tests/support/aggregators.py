@@ -26,8 +26,10 @@ from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.storage.data_keys import at_rest_key_of
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.question_rows import read_decided
+from fleetcount_aggregator.storage.rows import read_latest_time
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.verification.workers import InlineWorkers, Workers
+from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -35,7 +37,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import CertificateAuthority, key_digest
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
-from fleetcount_protocol.clock import Clock, ManualClock
+from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, new_report_id
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
@@ -52,6 +54,8 @@ from fleetcount_protocol.window.window import Window, context_of, prio3_for
 from fleetcount_transport.failpoints import Failpoints
 
 from tests.support.expiries import on_the_hour
+from tests.support.inline_workers import InlineWorkers
+from tests.support.manual_clock import ManualClock
 from tests.support.memory_peers import MemoryPeer
 from tests.support.protocol_samples import session_secret
 from tests.support.stores import StoreFolder, close_with, shut, watched
@@ -215,7 +219,7 @@ class Network:
         await context.questions.load(context.windows)
         await context.windows.load(context.questions)
         if self.greets:
-            context.host.moments.begin(await context.store.latest_time(), context.peers)
+            context.host.moments.begin(await context.store.read(read_latest_time), context.peers)
             context.peers.greetings.restored = self.restored
             await context.peers.greetings.begin(seat.signing_key, context.host.source)
         seat.core = Core.of(context)
@@ -382,7 +386,7 @@ class Network:
 
     async def missing(self, question: Question, position: int = 0) -> dict[int, str]:
         """Return the windows of a question that are missing at an aggregator, and why."""
-        rows = await self.core(position).context.store.decided(question.question_id)
+        rows = await self.core(position).context.store.read(read_decided, question.question_id)
         return {row.index: row.missing for row in rows if row.missing}
 
     async def decided(self, question: Question, position: int = 0) -> list[str]:

@@ -7,7 +7,6 @@ Everything lies below one directory, every port is a free one; what a test may r
 import json
 import math
 import secrets
-import sys
 import time
 import urllib.request
 from collections.abc import Callable, Sequence
@@ -42,7 +41,7 @@ from fleetcount_simulator.network.children import Child, Children
 from fleetcount_simulator.network.deployments import NAMES, Authorities
 from fleetcount_simulator.network.parties import Parties, submit_question
 
-from tests.support.processes import ChildProcess, SeenProcess, pace, wait_until, without_numba
+from tests.support.processes import ChildProcess, SeenProcess, pace, under_clock, wait_until, without_numba
 from tests.support.relays import pem_pair
 
 __all__ = ["NAMES", "SIGNAL", "Deployed", "LiveDeployment", "categories", "troubles_of"]
@@ -114,6 +113,10 @@ class Deployed:
     def state_directory(self, position: int) -> Path:
         """Return where an aggregator's store lies."""
         return self.config(position).parent / "state"
+
+    def keys(self, position: int) -> dict[str, bytes]:
+        """Return an aggregator's sealing keys by the names of their files."""
+        return {path.name: path.read_bytes() for path in (self.config(position).parent / "keys").glob("*.key")}
 
     def store_place(self, position: int) -> StorePlace:
         """Return where an aggregator's store lies, as its configuration says."""
@@ -292,7 +295,6 @@ class LiveDeployment(Deployed):
             ChildProcess(NAMES[position], partial(self._begin, parties, position), root) for position in range(count)
         ]
         super().__init__(written, root, write_analyst(written), children)
-        self.clocks_s: dict[int, float] = {}
         for position in range(count):
             self._meet(position, peer_endpoint)
 
@@ -309,17 +311,13 @@ class LiveDeployment(Deployed):
     # Processes.
 
     async def _begin(self, parties: Parties, position: int, failpoint: str) -> Child:
-        if not (off_s := self.clocks_s.get(position, 0.0)):
+        if not (ahead_s := self.children[position].clock_s):
             return await parties.start(position, failpoint)
-        program = [sys.executable, "-m", "tests.support.off_clock", str(off_s)]
-        command = [*program, *self.written.serve_command(position)[3:]]
+        command = under_clock(self.written.serve_command(position), ahead_s)
         return await parties.children.start(NAMES[position], command, environment=self._environment)
 
     def start(self, position: int, failpoint: str = "") -> None:
-        """Start one aggregator, armed to end at a fail point if one is named; returns before it is ready.
-
-        Its wall clock is ahead by `clocks_s` of its position, which a test may set.
-        """
+        """Start one aggregator, armed to end at a fail point if one is named; returns before it is ready."""
         self.children[position].start(failpoint)
 
     def start_all(self) -> "LiveDeployment":

@@ -19,6 +19,7 @@ from typing import Any
 from fleetcount_aggregator.storage import postgres_engine, schema, sqlite_engine
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
+from fleetcount_aggregator.storage.rows import read_window
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.ids import WindowId
 
@@ -78,7 +79,7 @@ def check_file(path: Path) -> None:
 
     async def look() -> None:
         store = Store.open(path, KEY)
-        window = await store.window(WindowId(b"t" * 32))
+        window = await store.read(read_window, WindowId(b"t" * 32))
         assert window is not None
         assert window.state.value == "collecting"
         assert len((await store.complete_reports(window.window_id)).ids.order) == 1

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.file_backend import FileBackend, included_in
-from fleetcount_aggregator.storage.frames import LogBackend
+from fleetcount_aggregator.storage.file_backend import FileBackend
+from fleetcount_aggregator.storage.frames import RECORD_BYTES, LogBackend
 from fleetcount_aggregator.storage.opening import server_of
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie, toss
-from fleetcount_protocol.ids import WindowId, new_report_id
+from fleetcount_protocol.ids import ReportId, WindowId, new_report_id
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window
@@ -120,3 +120,13 @@ async def check_release(deployment: "Deployed", window: Window, fleet: "Fleet") 
     for live in fleet.devices:
         assert all(len(versions) == 1 for versions in live.transport.sent.values()), live.truth
     return counted
+
+
+def included_in(blocks: Iterable[bytes]) -> set[ReportId]:
+    """Return the reports of joined records that were in the set."""
+    return {
+        ReportId(records[at : at + ReportId.SIZE])
+        for records in blocks
+        for at in range(0, len(records), RECORD_BYTES)
+        if records[at + RECORD_BYTES - 1]
+    }

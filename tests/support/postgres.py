@@ -111,6 +111,20 @@ class Cluster:
             self.run("ALTER SYSTEM RESET synchronous_standby_names")
             self.run("SELECT pg_reload_conf()")
 
+    def set_clock(self, database: str, ahead_s: float) -> None:
+        """Let the server tell new connections to a database a time that is ahead by so much; 0: the right one again."""
+        if not ahead_s:
+            self.run(f"ALTER DATABASE {database} RESET search_path")
+            return
+        for name in ("clock_timestamp", "now"):
+            self.run(
+                f"CREATE OR REPLACE FUNCTION public.{name}() RETURNS timestamptz LANGUAGE sql AS"
+                f" $$SELECT pg_catalog.{name}() + interval '{ahead_s} seconds'$$",
+                database,
+            )
+        # The server's own functions are found after these; what is made without a schema is made in the first.
+        self.run(f"ALTER DATABASE {database} SET search_path = public, pg_catalog")
+
     def interrupt_wait(self, how: str = "pg_cancel_backend") -> int:
         """Interrupt who waits for the standby, as soon as somebody does, and return who it was."""
         wait_until(lambda: len(self.waiting()) == 1, "a commit waits for the standby")

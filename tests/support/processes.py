@@ -78,6 +78,12 @@ def _run(step: Coroutine[Any, Any, T]) -> T:
     return asyncio.run_coroutine_threadsafe(step, _runner()).result()
 
 
+def under_clock(command: Sequence[str], ahead_s: float) -> list[str]:
+    """Return the command of a Python program with a wall clock that is ahead by so much; the same if it is right."""
+    python, *words = command
+    return [python, "-m", "tests.support.off_clock", str(ahead_s), *words] if ahead_s else list(command)
+
+
 class _Process:
     """What can be seen of a program: its log, and what the kernel says."""
 
@@ -142,6 +148,8 @@ class ChildProcess(_Process):
     def __init__(self, name: str, begin: Callable[[str], Coroutine[Any, Any, Child]], directory: Path) -> None:
         self.name = name
         self.log = directory / f"{name}.log"
+        self.clock_s = 0.0
+        """By so much the wall clock of what `of` or a deployment starts from now on is ahead."""
         self._begin = begin
         self._lives: list[Child] = []
         self._ready: dict[str, Any] = {}
@@ -152,7 +160,12 @@ class ChildProcess(_Process):
     ) -> Self:
         """Return a program without fail points; `environment` is what it gets beside our own."""
         children = Children(directory)
-        return cls(name, lambda _: children.start(name, command, environment=environment), directory)
+        made = cls(
+            name,
+            lambda _: children.start(name, under_clock(command, made.clock_s), environment=environment),
+            directory,
+        )
+        return made
 
     def start(self, failpoint: str = "") -> None:
         """Start it; returns when `begin` does."""

@@ -34,6 +34,7 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.host.moment import Moments, Skew
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.storage.rows import note_epoch, read_epochs
 from fleetcount_aggregator.storage.store import Store
 
 _FIRST_WORDS_S: Final = 5.0
@@ -89,7 +90,7 @@ class Greetings:
         def sign(above: int) -> Epoch:
             return sign_epoch(self.own_id, above + 1, source.random_bytes(TAG_BYTES), key)
 
-        known = self._checked(await self._store.epochs())
+        known = self._checked(await self._store.read(read_epochs))
         last = known.pop(_OWN_START, None)
         self._newest = {AggregatorId(name): epoch for name, epoch in known.items()}
         shown = self._newest.get(self.own_id)
@@ -118,7 +119,7 @@ class Greetings:
         return found
 
     async def _start(self, epoch: Epoch) -> None:
-        await self._store.note_epoch(_OWN_START, epoch.encode())
+        await self._store.write(note_epoch, _OWN_START, epoch.encode())
         self._own = epoch
         log.info("epoch_begun", epoch=epoch.number)
 
@@ -240,7 +241,7 @@ class Greetings:
         async with self._noting:  # Of two concurrent calls the older epoch must not overwrite the newer.
             known = self._newest.get(who)
             if known is None or greeting.epoch > known:
-                await self._store.note_epoch(who, greeting.epoch.encode())
+                await self._store.write(note_epoch, who, greeting.epoch.encode())
                 self._newest[who] = greeting.epoch
             elif greeting.epoch < known:
                 raise PeerRefusalError(PeerProblem.STALE_EPOCH)
@@ -257,10 +258,10 @@ class Greetings:
         if self.restored and self._sign is not None:
             await self._start_above(shown, self._sign)
             return
-        last = self._checked(await self._store.epochs()).get(_OWN_START)
+        last = self._checked(await self._store.read(read_epochs)).get(_OWN_START)
         if last is not None and last >= shown:
             return  # A later process on this very store, whose own epochs say which of them acts.
-        await self._store.note_epoch(self.own_id, shown.encode())
+        await self._store.write(note_epoch, self.own_id, shown.encode())
         self._newest[self.own_id] = shown
         self._supersede(shown, self._own)
 

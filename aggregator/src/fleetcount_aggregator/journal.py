@@ -46,6 +46,7 @@ from fleetcount_aggregator.host.states import FINAL_STATES, TRANSITIONS, StateCo
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.row_types import BatchRow, LedgerRow, StepRow, WindowChange
+from fleetcount_aggregator.storage.rows import read_step
 from fleetcount_aggregator.storage.store import Store
 
 
@@ -125,7 +126,7 @@ def step_name(step: Step, batch: int | None = None) -> str:
 
 async def taken(store: Store, window_id: WindowId, step: Step, batch: int | None = None) -> StepRow | None:
     """Return a step with its request and its answer if it has been done, else None."""
-    return await store.step(window_id, step_name(step, batch))
+    return await store.read(read_step, window_id, step_name(step, batch))
 
 
 async def once(
@@ -191,7 +192,7 @@ async def _known_or_taken(
     within: AbstractContextManager[None],
 ) -> StepRow:
     # Read here, in the one task of this step: another process may have stored it since `once` was called.
-    known = await windows.store.step(window_id, name)
+    known = await windows.store.read(read_step, window_id, name)
     if known is not None:
         return known
     rule, state = RULES[step], windows.states[window_id]

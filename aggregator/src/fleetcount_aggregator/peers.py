@@ -3,7 +3,7 @@
 Defines the `Peer` protocol; gRPC is one way to reach a peer (grpc_peers); in tests it is a function call.
 """
 
-from collections.abc import Generator
+from collections.abc import Awaitable, Generator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -71,59 +71,59 @@ class Peer(Protocol):
     Every method raises PeerRefusalError or PeerUnreachableError.
     """
 
-    async def install_question(self, request: InstallQuestion) -> QuestionAnswer:
+    def install_question(self, request: InstallQuestion, /) -> Awaitable[QuestionAnswer]:
         """Hand over a question signed by all; the answer holds the peer's key list of now."""
         ...
 
-    async def deliver_order(self, signed: SignedOrder) -> QuestionAnswer:
+    def deliver_order(self, signed: SignedOrder, /) -> Awaitable[QuestionAnswer]:
         """Hand over an order about a question; the answer is as that of `install_question`."""
         ...
 
-    async def propose_batch(self, request: BatchProposal) -> BatchReply:
+    def propose_batch(self, request: BatchProposal, /) -> Awaitable[BatchReply]:
         """Ask for the peer's verifier shares of a batch."""
         ...
 
-    async def finish_batch(self, request: FinishBatch) -> BatchDecision:
+    def finish_batch(self, request: FinishBatch, /) -> Awaitable[BatchDecision]:
         """Hand over the verifier messages; return what the peer accepts."""
         ...
 
-    async def seal_set(self, request: SealSet) -> SetAgreed | SetDiffers:
+    def seal_set(self, request: SealSet, /) -> Awaitable[SetAgreed | SetDiffers]:
         """Hand over the accepted set; agreed once the peer has stored its digest, else the leaves to be named."""
         ...
 
-    async def commit(self, request: CommitQuery) -> Commitment:
+    def commit(self, request: CommitQuery, /) -> Awaitable[Commitment]:
         """Ask for the commitment to the peer's noised share."""
         ...
 
-    async def open_share(self, request: OpenQuery) -> NoisedShare:
+    def open_share(self, request: OpenQuery, /) -> Awaitable[NoisedShare]:
         """Present every commitment and ask for the noised share."""
         ...
 
-    async def sign_record(self, request: RecordProposal) -> RecordSignature:
+    def sign_record(self, request: RecordProposal, /) -> Awaitable[RecordSignature]:
         """Hand over everything the record was made from and ask for the peer's signature."""
         ...
 
-    async def deliver_record(self, request: FinishedRecord) -> WindowState:
+    def deliver_record(self, request: FinishedRecord, /) -> Awaitable[WindowState]:
         """Hand over the finished record; return the window's state there."""
         ...
 
-    async def abort(self, request: AbortWindow) -> WindowState:
+    def abort(self, request: AbortWindow, /) -> Awaitable[WindowState]:
         """Abort the window there; return its state, which is released if it was too late."""
         ...
 
-    async def status(self, window_id: WindowId) -> WindowStatus:
+    def status(self, window_id: WindowId, /) -> Awaitable[WindowStatus]:
         """Return where the window stands there."""
         ...
 
-    async def shared(self, after: QuestionId | None) -> SharedIds:
+    def shared(self, after: QuestionId | None, /) -> Awaitable[SharedIds]:
         """Return which question, by id above one, there are there that the caller takes part in."""
         ...
 
-    async def shared_question(self, question_id: QuestionId) -> InstallQuestion:
+    def shared_question(self, question_id: QuestionId, /) -> Awaitable[InstallQuestion]:
         """Return one of those questions with its seed and its orders."""
         ...
 
-    async def outcome(self, window_id: WindowId) -> ReleaseAnswer:
+    def outcome(self, window_id: WindowId, /) -> Awaitable[ReleaseAnswer]:
         """Return how the window ended there; only the signatures under a record prove it, an abort is the peer's
         word.
         """

@@ -81,13 +81,6 @@ class NoiseSum:
         return 0.0 if self.is_zero else self.terms / (2 * math.sinh(self._rate / 2) ** 2)
 
     @property
-    def fourth_cumulant(self) -> float:
-        """Return terms * 2a (1 + 4a + a^2) / (1-a)^4, the fourth cumulant of the sum."""
-        if self.is_zero:
-            return 0.0
-        return self.terms * (math.cosh(self._rate) + 2) / (4 * math.sinh(self._rate / 2) ** 4)
-
-    @property
     def reach(self) -> int:
         """Return M with P[|Z| >= M] <= 2e-18."""
         return self.reach_of(_LOG_TAIL)

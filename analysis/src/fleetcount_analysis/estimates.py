@@ -101,15 +101,6 @@ def sampling_standard_errors(counts: ArrayLike, sampling_rate: Fraction, noise: 
     return np.asarray(np.sqrt(variance), dtype=np.float64)
 
 
-def direct_cells(outputs: ArrayLike, noise: NoiseSize, aggregators: int) -> CellEstimates:
-    """Return the outputs of a two-sided geometric release and sqrt(k VarZ).
-
-    Raises:
-        RangeError: a parameter is outside its range.
-    """
-    return sampling_cells(outputs, Fraction(1), noise, aggregators)
-
-
 def response_cells(outputs: ArrayLike, response: ResponseLaw, noise: NoiseSize, aggregators: int) -> CellEstimates:
     """Return the estimates of cells 1..V (last axis) from the noised counts of outputs 0..V of any `ResponseLaw`.
 

@@ -56,12 +56,11 @@ class GaussianSum:
     @property
     def variance(self) -> float:
         """Return the variance of the sum, which is less than terms * s where s is small."""
-        return self._cumulants[0]
-
-    @property
-    def fourth_cumulant(self) -> float:
-        """Return the fourth cumulant of the sum, 0 to a double from s = 4 on."""
-        return self._cumulants[1]
+        if self.parameter >= _FLAT_VARIANCE:
+            return self._spread
+        one = GaussianSum(parameter=self.parameter, terms=1)
+        z = np.arange(one.reach_of(600))
+        return self.terms * float((2 * np.exp(one.log_mass(z)) * z.astype(np.float64) ** 2).sum())
 
     @property
     def reach(self) -> int:
@@ -125,16 +124,6 @@ class GaussianSum:
     @property
     def _log_norm(self) -> float:
         return math.log(2 * math.pi * self._spread) / 2
-
-    @property
-    def _cumulants(self) -> tuple[float, float]:
-        if self.parameter >= _FLAT_VARIANCE:
-            return self._spread, 0.0
-        one = GaussianSum(parameter=self.parameter, terms=1)
-        z = np.arange(one.reach_of(600))
-        mass = 2 * np.exp(one.log_mass(z))
-        second, fourth = (float((z.astype(np.float64) ** power * mass).sum()) for power in (2, 4))
-        return self.terms * second, self.terms * (fourth - 3 * second**2)
 
     def _far_tail(self, m: Integers) -> Floats:
         """Return sum of f(z) for z >= m as the integral from m - 1/2 and f'(m - 1/2)/24 (Euler and Maclaurin)."""

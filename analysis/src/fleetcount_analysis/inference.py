@@ -62,10 +62,6 @@ class RatioInference:
     high: float
     level: float
 
-    def exceeds(self, threshold: float) -> bool:
-        """Return whether even the lower end of the interval is above a threshold."""
-        return self.low > threshold
-
 
 def infer_ratio(x: int, y: int, noise_epsilon: float, *, level: float = 0.95) -> RatioInference:
     """Return the law of Y/X when both counts get two-sided geometric noise of `noise_epsilon`, exactly summed.

@@ -224,27 +224,6 @@ def one_sided_intervals(
     return _whole(values - reach, values, None)
 
 
-def closed_form_intervals(
-    difference: Sequence[int] | Integers,
-    sampling_rate: Fraction,
-    noise: NoiseSize,
-    aggregators: int,
-    level: Fraction,
-) -> tuple[Floats, Floats]:
-    """Return the lower and upper ends, in devices, of the normal interval of docs/privacy.md 1.2, for display or speed.
-
-    n = [ (2x + c1) -+ sqrt((2x + c1)^2 - 4(x^2 - c0)) ] / 2, x = y/p, c1 = z^2 (1-p)/p, c0 = z^2 k VarZ/p^2, clamped at
-    0; float64 of the shape of `difference`.
-
-    Raises:
-        RangeError: as `sampling_intervals`.
-    """
-    summed = noise_sum(noise, _checked_aggregators(aggregators))
-    channel = SamplingChannel(sampling_rate=sampling_rate, noise=summed)
-    low, high = _closed_form(_checked_outputs(difference), channel, _tail_of(level))
-    return np.maximum(low, 0), np.maximum(high, 0)
-
-
 def simultaneous_level(level: Fraction, cells: int) -> Fraction:
     """Return the level of each of `cells` intervals with which all hold at once with `level` (Bonferroni).
 

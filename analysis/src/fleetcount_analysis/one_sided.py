@@ -24,10 +24,6 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 _ANSWERS: Final = {"up": ("safe", "not known"), "down": ("reached", "not known")}
-_SENTENCES: Final = {
-    "up": '"safe" (count at most {0}) is never wrong; "not known" says nothing, a safe cell included',
-    "down": '"reached" (count at least {0}) is never wrong; "not known" says nothing, a reached cell included',
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,13 +42,6 @@ class OneSidedMap:
         """The answer of every cell: "safe" (or "reached"), or "not known"."""
         certain, unknown = _ANSWERS[self.direction]
         return [certain if proof else unknown for proof in self.proven]
-
-    @property
-    def never_wrong(self) -> str:
-        """The sentence that names the side that is never wrong."""
-        low, high = (int(self.thresholds.min()), int(self.thresholds.max())) if self.thresholds.size else (0, 0)
-        named = str(low) if low == high else f"the cell's threshold, {low} to {high}"
-        return _SENTENCES[self.direction].format(named)
 
 
 def one_sided_map(outputs: Sequence[int], thresholds: ArrayLike, direction: Direction = "up") -> OneSidedMap:
@@ -121,29 +110,6 @@ def expected_yield(
         RangeError, ShapeError: as `found_probabilities`.
     """
     return float(np.sum(found_probabilities(counts, thresholds, epsilon, aggregators, direction)))
-
-
-def yield_curve(
-    counts: ArrayLike,
-    thresholds: ArrayLike,
-    epsilons: Sequence[Fraction],
-    aggregators: int = 1,
-    direction: Direction = "up",
-) -> Floats:
-    """Return, for every epsilon, the expected yield as a share of the cells on the certain side of their threshold.
-
-    The result is (epsilons,) float64, in 0..1.
-
-    Raises:
-        RangeError, ShapeError: as `found_probabilities`, or no cell is on that side.
-    """
-    truth = _checked_counts(counts)
-    limits = _per_cell(thresholds, truth)
-    possible = int(np.sum(truth <= limits if direction == "up" else truth >= limits))
-    if possible == 0:
-        raise RangeError("number of cells on the certain side of their threshold", 0, "1 or more")
-    yields = [expected_yield(truth, limits, epsilon, aggregators, direction) for epsilon in epsilons]
-    return np.array(yields, dtype=np.float64) / possible
 
 
 def _check_direction(direction: str) -> None:

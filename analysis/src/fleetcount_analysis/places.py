@@ -80,19 +80,6 @@ def to_degrees(frame: Frame) -> Inverse:
     return placed
 
 
-def corners(frame: Frame, west: float, south: float, side: float) -> list[tuple[float, float]]:
-    """Return the longitudes and latitudes of a square's corners anticlockwise, the first again at the end.
-
-    `west` and `south` are those of its lower left corner, `side` its length, in the grid's own unit.
-
-    Raises:
-        RangeError: as `to_degrees`.
-    """
-    x = np.array([west, west + side, west + side, west, west])
-    y = np.array([south, south, south + side, south + side, south])
-    return [(float(east), float(north)) for east, north in zip(*to_degrees(frame)(x, y), strict=True)]
-
-
 def _inverse(epsg: int) -> Inverse | None:
     family, zone = divmod(epsg, 100)
     if epsg == 4326:

@@ -151,18 +151,6 @@ def user_optimum(prior: ArrayLike, loss: Loss, ratio: float | Fraction) -> UserO
     return UserOptimum(expected_loss=float(solved.fun), mechanism=np.asarray(solved.x).reshape(size, size))
 
 
-def universality_gap(prior: ArrayLike, loss: Loss, ratio: float | Fraction) -> float:
-    """Return (loss of the remapped G_n) - (the user's own optimum): 0 for every monotone loss ([GEO] Theorem 3.1).
-
-    Raises:
-        RangeError: the loss is not monotone, which the theorem requires; else as `user_optimum`.
-    """
-    weights = checked_prior(prior)
-    if not is_monotone(loss_matrix(loss, weights.size - 1)):
-        raise RangeError("loss", "not monotone", "non-decreasing in |i - j| for each i")
-    return geometric_remap(weights, loss, ratio).expected_loss - user_optimum(weights, loss, ratio).expected_loss
-
-
 def checked_prior(prior: ArrayLike) -> Floats:
     """Return a prior over the counts 0..n as float64 of sum 1.
 
@@ -202,18 +190,6 @@ def loss_matrix(loss: Loss, largest_count: int) -> Floats:
         row, column = (int(place) for place in bad[0])
         raise RangeError(f"loss of answering {column} at count {row}", loss[row, column], "0 or more and finite")
     return np.asarray(loss, dtype=np.float64)
-
-
-def is_monotone(losses: Floats) -> bool:
-    """Return whether loss(i, j) is a function of i and |i - j| that does not decrease in |i - j| ([GEO] 2.2)."""
-    size = losses.shape[0]
-    for count in range(size):
-        down, up = losses[count, count::-1], losses[count, count:]
-        shared = min(down.size, up.size)
-        longer = down if down.size > up.size else up
-        if not np.array_equal(down[:shared], up[:shared]) or bool(np.any(np.diff(longer) < 0)):
-            return False
-    return True
 
 
 def _best_answers(posterior: Floats, loss: Loss, losses: Floats) -> Integers:

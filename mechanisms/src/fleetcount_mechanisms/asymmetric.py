@@ -171,11 +171,6 @@ class AsymmetricGeometric:
         object.__setattr__(self, "epsilon", self._noise.epsilon)
 
     @property
-    def mean_noise(self) -> float:
-        """Return q / (1 - q), the mean distance from f without the truncation to 0..n."""
-        return self._noise.mean
-
-    @property
     def variance(self) -> float:
         """Return q / (1 - q)^2, the variance without the truncation to 0..n."""
         return self._noise.variance
@@ -203,34 +198,6 @@ class AsymmetricGeometric:
         if self.direction is Direction.INCREASING:
             return [max(count - noise, 0) for noise in noises]
         return [min(count + noise, self.maximum) for noise in noises]
-
-    def unbiased(self, answer: int) -> float:
-        """Return the estimate whose mean is exactly f: z - q/(1-q) below the atom, n at the atom (mirrored if
-        INCREASING).
-
-        With g(n) = n and g(z) = z - q/(1-q): E_f = (1-q) g(f) + q E_(f+1) = (1-q) f - q + q (f+1) = f, from f = n down.
-
-        Raises:
-            MechanismError: the answer is outside 0..n.
-        """
-        if not 0 <= answer <= self.maximum:
-            raise MechanismError(f"answer is {answer}, allowed: 0..{self.maximum}")
-        if self.direction is Direction.INCREASING:
-            return float(answer) if answer == 0 else answer + self.mean_noise
-        return float(answer) if answer == self.maximum else answer - self.mean_noise
-
-    def is_safe(self, answer: int, threshold: int) -> bool:
-        """Return whether z <= t; with decreasing noise "the count is at most t" is then never wrong.
-
-        A count f <= t is found to be safe with probability 1 - e^(-eps (t+1-f)), which no (eps, p)-ADP mechanism beats
-        ([ADP] Prop IV.7, alpha = 0).
-
-        Raises:
-            MechanismError: the noise is INCREASING, whose answers are one-sided for "at least t" only.
-        """
-        if self.direction is not Direction.DECREASING:
-            raise MechanismError("direction is increasing, allowed: decreasing, for an answer 'at most t'")
-        return answer <= threshold
 
 
 def safe_law(ratio: Fraction, count: int, threshold: int) -> Fraction:
@@ -340,39 +307,8 @@ def expected_safe_answers_approximate(
     return math.fsum(terms)
 
 
-# Continuous mechanisms, for simulation and comparison only. Rounding the float sum count + noise makes the set of
-# possible answers depend on the count, so most outputs reveal it, at every eps (`simulation_only_can_come_from`).
-
-_UNIFORM_BITS: Final = 53
-_SEARCH: Final = 8
-
-
-def simulation_only_laplace(epsilon: float, count: int, source: RandomSource) -> float:
-    """Return count + two-sided Laplace noise of scale 1/eps, a float: for simulation only, it reveals the count."""
-    sign = 1 - 2 * (source.random_bytes(1)[0] & 1)
-    return count + sign * _exponential(_uniform_index(source), epsilon)
-
-
-def simulation_only_asymmetric_laplace(epsilon: float, count: int, source: RandomSource) -> float:
-    """Return ALap's answer, count + Exponential(eps), a float: for simulation only, it reveals the count.
-
-    Source: [ADP] Def V.3 for decreasing counts, noise >= 0 (the non-monotone density there misses a minus sign).
-    """
-    return count + _exponential(_uniform_index(source), epsilon)
-
-
-def simulation_only_can_come_from(answer: float, epsilon: float, count: int) -> bool:
-    """Return whether a floating-point ALap answer is possible for this count; for a wrong count it mostly is not.
-
-    The noise is -ln(i / 2^53) / eps for i in 1..2^53, so the only candidates are the few i next to 2^53 e^(-eps (z -
-    count)). For eps = 1, 58 % of the answers for count 1 cannot come from count 0, though the real-valued mechanism
-    is 1-ADP.
-    """
-    if answer < count:
-        return False
-    middle = round(math.ldexp(math.exp(-epsilon * (answer - count)), _UNIFORM_BITS))
-    window = range(max(1, middle - _SEARCH), min(1 << _UNIFORM_BITS, middle + _SEARCH) + 1)
-    return any(count + _exponential(index, epsilon) == answer for index in window)
+# For comparison only: rounding the float sum count + noise of a continuous mechanism makes the set of possible answers
+# depend on the count, so most outputs reveal it, at every eps.
 
 
 def simulation_only_safe_detection(epsilon: float, steps: int) -> float:
@@ -382,14 +318,6 @@ def simulation_only_safe_detection(epsilon: float, steps: int) -> float:
         MechanismError: k is below 1.
     """
     return -math.expm1(-epsilon * (require_at_least("steps", steps, 1) - 1))
-
-
-def _exponential(index: int, epsilon: float) -> float:
-    return -math.log(math.ldexp(index, -_UNIFORM_BITS)) / epsilon
-
-
-def _uniform_index(source: RandomSource) -> int:
-    return 1 + (int.from_bytes(source.random_bytes(7), "little") >> 56 - _UNIFORM_BITS)
 
 
 def _require_count(count: int, maximum: int) -> None:

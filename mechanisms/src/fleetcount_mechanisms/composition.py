@@ -155,24 +155,6 @@ def _falling_outcomes(power: Decimal, copies: int) -> Iterator[tuple[Decimal, De
         )
 
 
-def optimal_delta(epsilons: Sequence[Fraction], total: Fraction) -> float:
-    """Return the smallest delta such that the composition is (total, delta)-DP, rounded up; 0 from the basic sum on.
-
-    Source: as `optimal_epsilon`.
-
-    Raises:
-        MechanismError: as `optimal_epsilon`, or total not in [0, 700].
-    """
-    if not 0 <= total <= LARGEST_EPSILON:
-        raise MechanismError(f"total epsilon is {total}; it must be in [0, {LARGEST_EPSILON}]")
-    if basic_epsilon(epsilons) <= total:
-        return 0.0
-    outcomes, total_weight = _outcomes(epsilons)
-    factor = _exponential_below(total)
-    excess = sum((max(Fraction(0), first - factor * second) for first, second in outcomes), Fraction(0))
-    return min(1.0, math.nextafter(float(excess / total_weight), math.inf))
-
-
 def optimal_epsilon_per_query(total: Fraction, queries: int, delta: Fraction) -> Fraction:
     """Return the largest eps of one query with which `queries` of them lose at most `total` at this delta.
 
@@ -195,37 +177,6 @@ def optimal_epsilon_per_query(total: Fraction, queries: int, delta: Fraction) ->
         else:
             high = middle
     return max(Fraction(low, INVERSE_DENOMINATOR), total / queries)
-
-
-def affordable_queries(epsilon: Fraction, total: Fraction, delta: Fraction = Fraction(0)) -> int:
-    """Return how many releases of this eps fit into `total` at this delta; delta 0 is basic composition.
-
-    Raises:
-        MechanismError: eps or total not in (0, 700], delta not in [0, 1), or more than 20,000 fit at delta > 0.
-    """
-    _checked_epsilon(epsilon)
-    _require_delta(delta)
-    count = int(total / epsilon)
-    if delta == 0:
-        return count
-    while optimal_epsilon_repeated(epsilon, count + 1, delta) <= total:
-        count += 1
-        if count >= LARGEST_OUTCOMES:
-            raise MechanismError(f"more than {LARGEST_OUTCOMES} releases of {epsilon} fit into {total}")
-    return count
-
-
-def asymmetric_optimal_epsilon(epsilons: Iterable[Fraction], delta: Fraction) -> float:
-    """Return the exact optimum for one-sided promises: sum of eps_i + ln(1 - delta), at least 0, rounded up.
-
-    There is no square-root gain. The worst one-sided mechanism gives one output with probability 1 under X and e^-eps
-    under X'; after Q of them it is 1 against e^-sum, so delta(eps) = 1 - e^(eps - sum). AGeo's rows attain it.
-
-    Raises:
-        MechanismError: a loss not in (0, 700], or delta not in [0, 1).
-    """
-    _require_delta(delta)
-    return max(0.0, float_up(basic_epsilon(epsilons) + near_log(1 - delta)))
 
 
 def _outcomes(epsilons: Sequence[Fraction]) -> tuple[list[tuple[int, int]], int]:
@@ -266,12 +217,6 @@ def _exponential_above(exponent: Fraction) -> Fraction:
     """Return a rational in [e^exponent, e^exponent (1 + 2^-95)]."""
     bits = PRECISION_BITS + 2 * math.ceil(exponent)
     return Fraction(1 << bits, exp_minus_bounds(exponent, bits)[0])
-
-
-def _exponential_below(exponent: Fraction) -> Fraction:
-    """Return a rational in [e^exponent (1 - 2^-95), e^exponent]."""
-    bits = PRECISION_BITS + 2 * math.ceil(exponent)
-    return Fraction(1 << bits, exp_minus_bounds(exponent, bits)[1])
 
 
 def _checked_epsilon(epsilon: Fraction) -> Fraction:

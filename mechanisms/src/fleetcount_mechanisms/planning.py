@@ -3,7 +3,6 @@
 It must not choose parameters that lose more than the target: rates and noise parameters are rounded down.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import erf, expm1, sqrt
@@ -12,7 +11,6 @@ from typing import Final
 from fleetcount_mechanisms.answers import AnswerLaw
 from fleetcount_mechanisms.design import Design, Outputs, Spread
 from fleetcount_mechanisms.errors import (
-    InfeasibleTargetError,
     MechanismError,
     require_at_least,
     require_open_unit,
@@ -21,14 +19,11 @@ from fleetcount_mechanisms.errors import (
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import TwoSidedNoise
-from fleetcount_mechanisms.randomness import fraction_down, fraction_up, near_exp
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 
 MESSAGE_EPSILON_TO_WARN: Final = 2
 RELEASE_EPSILON_TO_WARN: Final = 2
-_GRID: Final = 10**6
-_FACE_GRID: Final = 10**12
 _HALF: Final = Fraction(1, 2)
 _LEVEL: Final = Fraction(95, 100)
 _ONE_MESSAGE: Final = ("one_round_two_message", "one_answer_alone")
@@ -62,81 +57,6 @@ def _checked_target(epsilon: object) -> Fraction:
     if target > 100:
         raise MechanismError(f"epsilon is {target}, allowed: 0 < epsilon <= 100")
     return target
-
-
-def sampling_rate_for_local_epsilon(epsilon: Fraction, values: int) -> Fraction:
-    """Return the largest p, a multiple of 10**-6, whose uniform die loses at most eps by one round-two message.
-
-    Above eps = ln(V + 2) the result is 1/2 or more, which a die refuses without `allow_large_rate`.
-
-    Raises:
-        MechanismError: eps not in (0, 100] or so small that p would be 0, or V below 1.
-    """
-    power = near_exp(_checked_target(epsilon))
-    rate = fraction_down((power - 1) / (power + require_at_least("values", values, 1)), _GRID)
-    if rate <= 0:
-        raise MechanismError(f"epsilon is {epsilon}, allowed: large enough for a sampling rate of 1/{_GRID}")
-    return rate
-
-
-def largest_sampling_rate(epsilons: Sequence[Fraction]) -> Fraction:
-    """Return the largest p, rounded down to 10**-6, with which the messages 0, ..., V lose at most eps_0, ..., eps_V.
-
-    A face needs pi_v >= p/(e**eps_v - 1), so p <= 1/(1 + sum of 1/(e**eps_v - 1)).
-
-    Raises:
-        MechanismError: fewer than two targets, one not in (0, 100], or targets so small that p would be 0.
-    """
-    if len(epsilons) < 2:
-        raise MechanismError(f"there are {len(epsilons)} targets, allowed: one for each output 0..V, V >= 1")
-    needed = sum((1 / (near_exp(_checked_target(epsilon)) - 1) for epsilon in epsilons), Fraction(0))
-    rate = fraction_down(1 / (1 + needed), _GRID)
-    if rate + sum(_needs(rate, epsilons)) > 1:
-        # The faces are rounded up on their own grid; one step of the rate is far more than they need.
-        rate -= Fraction(1, _GRID)
-    if rate <= 0:
-        raise MechanismError(f"the targets allow no sampling rate of at least 1/{_GRID}, allowed: larger epsilons")
-    return rate
-
-
-def die_for_local_epsilons(
-    epsilons: Sequence[Fraction], sampling_rate: Fraction | None = None, *, allow_large_rate: bool = False
-) -> SamplingDie:
-    """Return a die whose message v loses at most eps_v, for v = 0..V.
-
-    Faces get their least probabilities, scaled up in proportion to a sum of 1. Without a sampling rate the largest
-    feasible one is used, below 1/2 unless allow_large_rate.
-
-    Raises:
-        MechanismError: as for largest_sampling_rate and SamplingDie.
-        InfeasibleTargetError: the sampling rate is above the largest feasible one.
-    """
-    largest = largest_sampling_rate(epsilons)
-    if sampling_rate is None:
-        sampling_rate = largest if allow_large_rate else min(largest, _HALF - Fraction(1, _GRID))
-    rate = require_open_unit("sampling rate", sampling_rate)
-    if rate > largest or rate + sum(_needs(rate, epsilons)) > 1:
-        raise InfeasibleTargetError(f"sampling rate is {rate}, allowed for these epsilons: at most {largest}")
-    return SamplingDie(
-        sampling_rate=rate,
-        values=len(epsilons) - 1,
-        face_probabilities=_faces(rate, epsilons),
-        allow_large_rate=allow_large_rate,
-    )
-
-
-def _needs(rate: Fraction, epsilons: Sequence[Fraction]) -> list[Fraction]:
-    return [fraction_up(rate / (near_exp(Fraction(epsilon)) - 1), _FACE_GRID) for epsilon in epsilons]
-
-
-def _faces(rate: Fraction, epsilons: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    needs = _needs(rate, epsilons)
-    factor = (1 - rate) / sum(needs)
-    # Each face keeps at least its need on the grid; what the grid leaves over, less than one step a face, goes to face
-    # 0.
-    faces = [max(need, fraction_down(need * factor, _FACE_GRID)) for need in needs]
-    faces[0] += 1 - rate - sum(faces)
-    return tuple(faces)
 
 
 def coins_variance(channel: tuple[float, float], share: float, count: int, devices: int) -> float:

@@ -137,28 +137,6 @@ def uniform_below(source: RandomSource, bound: int) -> int:
     return UniformBelow(bound=bound).draw(source)
 
 
-def uniform_many_below(source: RandomSource, bound: int, count: int) -> list[int]:
-    """Return `count` independent exact uniform ints in 0..bound-1.
-
-    Raises:
-        MechanismError: the bound is below 1 or the count below 0.
-    """
-    require_at_least("count", count, 0)
-    return UniformBelow(bound=bound).draw_many(source, count)
-
-
-def bernoulli(source: RandomSource, probability: Fraction) -> bool:
-    """Return True with exactly the given probability in [0, 1]; probabilities 0 and 1 consume bytes too.
-
-    Raises:
-        MechanismError: the probability is not exact or not in [0, 1].
-    """
-    exact = require_fraction("probability", probability)
-    if not 0 <= exact <= 1:
-        raise MechanismError(f"probability is {exact}, allowed: 0 <= probability <= 1")
-    return uniform_below(source, exact.denominator) < exact.numerator
-
-
 @dataclass(frozen=True, slots=True)
 class WeightedChoice:
     """A prepared exact draw of an index with given integer weights, at a cost that does not depend on their number.

@@ -3,12 +3,11 @@
 It must not depend on a single response: `responses` uses these laws.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from math import exp, lcm, sqrt
 
-from fleetcount_mechanisms.errors import MechanismError, require_counts, require_position, require_positive
+from fleetcount_mechanisms.errors import MechanismError, require_position, require_positive
 from fleetcount_mechanisms.randomness import (
     RandomSource,
     UniformBelow,
@@ -81,17 +80,6 @@ def response_sd(count: float, population: float, given_yes: float, given_no: flo
         raise MechanismError(f"count is {count}, allowed: 0 <= count <= population = {population}")
     variance = count * given_yes * (1 - given_yes) + (population - count) * given_no * (1 - given_no)
     return sqrt(variance) / abs(given_yes - given_no)
-
-
-def two_output_estimate(counts: Sequence[int], given_yes: Fraction, given_no: Fraction) -> tuple[Fraction]:
-    """Return (Y - N B)/(A - B) from the counts (N - Y, Y), A = P[1 | Yes], B = P[1 | No].
-
-    Raises:
-        MechanismError: not exactly two counts.
-    """
-    require_counts("counts", counts, 2)
-    zeros, ones = counts
-    return ((ones - (zeros + ones) * given_no) / (given_yes - given_no),)
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,6 @@ from fleetcount_mechanisms.response_laws import (
     probability_above,
     probability_below,
     response_sd,
-    two_output_estimate,
 )
 
 _ONE = Fraction(1)
@@ -54,10 +53,6 @@ class RandomizedResponse(Protocol):
 
     def randomize(self, truth: int, source: RandomSource) -> int:
         """Return the answer to give for a truth in 0..V."""
-        ...
-
-    def estimate_from_counts(self, counts: Sequence[int]) -> tuple[Fraction, ...]:
-        """Return the estimates of cells 1..V from the counts of outputs 0..V."""
         ...
 
 
@@ -87,14 +82,6 @@ class _Binary:
             MechanismError: the truth is neither 0 nor 1 (the message withholds it).
         """
         return self._law.draw(truth, source)
-
-    def estimate_from_counts(self, counts: Sequence[int]) -> tuple[Fraction]:
-        """Return the unbiased estimate of the number of Yes, (Y - N B)/(A - B), from the counts of outputs 0 and 1.
-
-        Raises:
-            MechanismError: not exactly two counts.
-        """
-        return two_output_estimate(counts, self._law.given_yes, self._law.given_no)
 
     def standard_deviation(self, count: int, population: int) -> float:
         """Return the sd of the estimate for `count` Yes among `population`, before central noise."""
@@ -283,16 +270,6 @@ class KaryResponse:
         lie += lie >= position
         return (position, lie)[number < weight * self.values]
 
-    def estimate_from_counts(self, counts: Sequence[int]) -> tuple[Fraction, ...]:
-        """Return the unbiased estimates (Y_v - N Q)/(P - Q) of cells 1..V from the counts of outputs 0..V.
-
-        Raises:
-            MechanismError: not exactly V + 1 counts.
-        """
-        require_counts("counts", counts, self.values + 1)
-        expected = sum(counts) * self.other
-        return tuple((count - expected) / (self.keep - self.other) for count in counts[1:])
-
     def standard_deviation(self, count: int, population: int) -> float:
         """Return the sd of a cell's estimate for `count` among `population`, before central noise."""
         return response_sd(count, population, float(self.keep), float(self.other))
@@ -323,16 +300,6 @@ class _BitVector:
         limits = [self._law.limits[require_position(bit, 1)] for bit in truth_bits]
         numbers = self._law.uniform.draw_many(source, self.values)
         return tuple(int(number < limit) for number, limit in zip(numbers, limits, strict=True))
-
-    def estimate_from_counts(self, ones: Sequence[int], devices: int) -> tuple[Fraction, ...]:
-        """Return the unbiased estimates of cells 1..V from the counts of ones and the (noised) number of devices.
-
-        Raises:
-            MechanismError: not exactly V counts.
-        """
-        require_counts("ones", ones, self.values)
-        yes, no = self._law.given_yes, self._law.given_no
-        return tuple((count - devices * no) / (yes - no) for count in ones)
 
     def standard_deviation(self, count: int, population: int) -> float:
         """Return the sd of a cell's estimate for `count` among `population`, before central noise."""

@@ -41,7 +41,7 @@ class AnchoredClock:
     It approaches the wall clock by `SLEW`, 1 %, and does not go backwards: a wall clock that is ten minutes ahead for
     three seconds moves it by 30 ms. With `believes_after_s`, it jumps, also backwards, to a wall clock that has
     differed by more than two seconds for that long: for devices, whose wall clock may not be set yet when they start.
-    Without it, only a restart adopts a wall clock that was set; `off_by` is the difference until then.
+    Without it, only a restart adopts a wall clock that was set.
 
     `wall` returns seconds since the Unix epoch; `passed` a monotonic time in seconds that counts suspension. Threads
     may share the clock.
@@ -76,29 +76,3 @@ class AnchoredClock:
             return False
         self._off_since = seen if self._off_since is None else self._off_since
         return self._believes_after_s is not None and seen - self._off_since >= self._believes_after_s
-
-    def off_by(self) -> float:
-        """Return by how many seconds the wall clock is ahead of this one."""
-        now = self.now()
-        return self._wall() - now
-
-
-class ManualClock:
-    """A clock that only `advance` moves, for tests and simulations."""
-
-    def __init__(self, now: float) -> None:
-        self._now = now
-
-    def now(self) -> float:
-        """Return the time last set."""
-        return self._now
-
-    def advance(self, seconds: float) -> None:
-        """Move forward by `seconds`.
-
-        Raises:
-            ValueError: seconds below 0.
-        """
-        if seconds < 0:
-            raise ValueError(f"seconds is {seconds}, not >= 0")
-        self._now += seconds

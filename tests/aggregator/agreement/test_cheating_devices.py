@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 
 import pytest
+from fleetcount_aggregator.storage.rows import read_rejections
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import new_report_id
@@ -47,7 +48,7 @@ async def check(network: Network, window: Window, expected: dict[RejectReason, i
     answer = await network.core(0).service.release(window.window_id)
     assert [cell.raw for cell in decode_record(answer.record).cells] == DIFFERENCE
     for position in range(len(network.seats)):
-        assert await network.core(position).context.store.rejections(window.window_id) == expected
+        assert await network.core(position).context.store.read(read_rejections, window.window_id) == expected
 
 
 async def send_pair(network: Network, window: Window, cheat: TestDevice, parts: Sequence[bytes], public: bytes) -> None:
@@ -84,7 +85,9 @@ async def test_three_aggregators_agree_that_a_proof_does_not_hold() -> None:
     await send_pair(network, window, cheat, parts, public)
 
     await network.run_to_the_end(window)
-    counts = [await network.core(position).context.store.rejections(window.window_id) for position in range(3)]
+    counts = [
+        await network.core(position).context.store.read(read_rejections, window.window_id) for position in range(3)
+    ]
     assert counts[0] == {RejectReason.INVALID_PROOF: 1}
     assert [sum(one.values()) for one in counts] == [1, 1, 1]
 
@@ -124,7 +127,7 @@ async def test_elements_beyond_the_field_are_malformed() -> None:
     await send_pair(network, window, cheat, [b"\xff" * 8 + parts[0][8:], *parts[1:]], public)
 
     await network.run_to_the_end(window)
-    assert await network.core(0).context.store.rejections(window.window_id) == {RejectReason.MALFORMED: 1}
+    assert await network.core(0).context.store.read(read_rejections, window.window_id) == {RejectReason.MALFORMED: 1}
 
 
 Cheat = Callable[[TestDevice], Awaitable[list[Receipt | Refusal]]]
@@ -199,7 +202,7 @@ async def test_a_cheat_in_the_message_is_refused_by_name(cheat: Cheat, reason: R
     answer = await network.core(0).service.release(window.window_id)
     assert [cell.raw for cell in decode_record(answer.record).cells] == DIFFERENCE
     for position in range(2):
-        counts = await network.core(position).context.store.rejections(window.window_id)
+        counts = await network.core(position).context.store.read(read_rejections, window.window_id)
         assert sum(counts.values()) >= 1
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from fleetcount_aggregator.storage.rows import read_rejections
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import Receipt, WindowState
@@ -37,7 +38,7 @@ async def counted(network: Network, window: Window) -> tuple[list[int], list[int
     await network.run_to_the_end(window)
     assert network.core(0).context.windows.states[window.window_id] is WindowState.RELEASED
     record = decode_record((await network.core(0).service.release(window.window_id)).record)
-    refused = [await network.core(seat).context.store.rejections(window.window_id) for seat in range(2)]
+    refused = [await network.core(seat).context.store.read(read_rejections, window.window_id) for seat in range(2)]
     return [cell.raw for cell in record.cells], [one.get(RejectReason.BAD_CERTIFICATE, 0) for one in refused]
 
 

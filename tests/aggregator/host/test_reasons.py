@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import structlog
 from fleetcount_aggregator.host.reasons import WaitFor, Waits, clock_time, expected_wait
-from fleetcount_protocol.clock import ManualClock
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.fields import UploadStyle
 
 from tests.support.aggregators import START, Network
+from tests.support.manual_clock import ManualClock
 
 WINDOW, OTHER = WindowId(bytes(32)), WindowId(bytes(31) + b"\1")
 NOON = 1_799_928_000

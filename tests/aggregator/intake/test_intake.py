@@ -10,6 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.storage.errors import Damage, StoreBusyError, StoreError
+from fleetcount_aggregator.storage.rows import read_rejections
+from fleetcount_aggregator.storage.session_rows import put_chains, read_chains
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol import ids
 from fleetcount_protocol.channel.certificates import Purpose, key_digest
@@ -140,8 +142,8 @@ async def test_no_receipt_without_a_commit() -> None:
     with pytest.raises(SimulatedCrashError):
         await network.core(0).service.upload([instalment])
 
-    digest = await network.core(0).context.store.instalment_digest(window.window_id, device.report_id, 1)
-    assert digest is None
+    digests = await network.core(0).context.store.instalment_digests(window.window_id, [device.report_id], 1)
+    assert digests == [None]
 
 
 async def test_a_device_may_open_a_session_for_each_window() -> None:
@@ -264,8 +266,8 @@ async def test_a_session_whose_stored_keys_are_damaged_is_unknown_and_holds_up_n
     damaged, whole = await ready(network, window), await ready(network, window, 1)
     await network.advance_to(window.round_one_opens)
     core = network.core(0)
-    [(session_id, sealed)] = await core.context.store.chains([damaged.secrets[0].session_id])
-    await core.context.store.put_chains([(session_id, sealed[:-1] + bytes((sealed[-1] ^ 1,)))])
+    [(session_id, sealed)] = await core.context.store.read(read_chains, [damaged.secrets[0].session_id])
+    await core.context.store.write(put_chains, [(session_id, sealed[:-1] + bytes((sealed[-1] ^ 1,)))])
     core.context.windows.sessions.forget()
 
     answers = await core.service.upload([damaged.first(0)[0], whole.first(0)[0]])
@@ -352,7 +354,7 @@ async def test_unknown_windows_and_sessions_are_refused_by_name() -> None:
     )
 
     assert [reason(answer) for answer in answers] == [RejectReason.UNKNOWN_WINDOW, RejectReason.UNKNOWN_SESSION]
-    counts = await network.core(0).context.store.rejections(window.window_id)
+    counts = await network.core(0).context.store.read(read_rejections, window.window_id)
     assert counts == {RejectReason.UNKNOWN_SESSION: 1}
 
 
@@ -506,7 +508,7 @@ async def test_a_full_store_says_busy_and_a_broken_one_promises_nothing(monkeypa
     monkeypatch.setattr(store, "add_instalments", broken)
 
     assert reason(answer) is RejectReason.BUSY
-    assert await store.rejections(window.window_id) == {}, "the same bytes come again"
+    assert await store.read(read_rejections, window.window_id) == {}, "the same bytes come again"
     with pytest.raises(StoreError):
         await device.send(device.first(0))
 
@@ -523,7 +525,9 @@ async def test_a_report_more_than_a_window_can_have_is_refused_as_of_a_closed_wi
     answers = await network.core(0).service.upload([device.first(0)[0] for device in devices])
 
     assert [reason(answer) for answer in answers] == [None, None, RejectReason.WINDOW_CLOSED]
-    assert await network.core(0).context.store.rejections(window.window_id) == {RejectReason.WINDOW_CLOSED: 1}
+    assert await network.core(0).context.store.read(read_rejections, window.window_id) == {
+        RejectReason.WINDOW_CLOSED: 1
+    }
 
 
 async def test_a_device_cannot_open_sessions_without_end() -> None:
@@ -575,6 +579,8 @@ async def test_half_pairs_are_out_everywhere_and_counted() -> None:
 
     await network.run_to_the_end(window)
 
-    leader, helper = [await network.core(position).context.store.rejections(window.window_id) for position in range(2)]
+    leader, helper = [
+        await network.core(position).context.store.read(read_rejections, window.window_id) for position in range(2)
+    ]
     assert leader == {RejectReason.HALF_PAIR: 1, RejectReason.MISSING_AT_PEER: 1}
     assert helper == {RejectReason.HALF_PAIR: 2}

@@ -13,13 +13,13 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.host.keys import KeyRing, load_hpke_key
 from fleetcount_aggregator.host.token_keys import TokenWrappingKey
+from fleetcount_aggregator.intake.intake import WORTH_A_PROCESS, unseal_somewhere
 from fleetcount_aggregator.intake.sessions import Sessions
-from fleetcount_aggregator.intake.unsealing import WORTH_A_PROCESS, unseal_somewhere
 from fleetcount_aggregator.memory import sessions as sessions_module
 from fleetcount_aggregator.storage.session_chains import PackedSession
 from fleetcount_aggregator.transport.grpc_server import DeviceShell
 from fleetcount_aggregator.verification.spare_workers import OUTSTANDING, SpareWorkers
-from fleetcount_aggregator.verification.workers import InlineWorkers, ProcessWorkers, Workers
+from fleetcount_aggregator.verification.workers import ProcessWorkers, Workers
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.chain import KeyChain
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
@@ -34,6 +34,7 @@ from fleetcount_transport.admission.grpc_admission import Call, GrpcAdmission
 from fleetcount_transport.admission.identity import LOCAL
 
 from tests.support.aggregators import START, Network, TestDevice, device_identity
+from tests.support.inline_workers import InlineWorkers
 from tests.support.told_time import told_time
 
 

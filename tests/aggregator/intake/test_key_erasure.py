@@ -12,6 +12,7 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import move
+from fleetcount_aggregator.storage.session_rows import put_chains, read_chains
 from fleetcount_protocol.channel.chain import KeyChain, WindowKey
 from fleetcount_protocol.channel.session import accept_session, unseal_instalment
 from fleetcount_protocol.errors import RejectReason, SealError
@@ -127,20 +128,20 @@ async def test_keys_that_are_damaged_keep_no_window_from_its_end_and_are_erased_
     devices = await listener.answer(window)
     context = network.core(0).context
     ids = [device.secrets[0].session_id for device in devices]
-    before = dict(await context.store.chains(ids))
-    await context.store.put_chains([(ids[0], before[ids[0]][:-1] + bytes((before[ids[0]][-1] ^ 1,)))])
+    before = dict(await context.store.read(read_chains, ids))
+    await context.store.write(put_chains, [(ids[0], before[ids[0]][:-1] + bytes((before[ids[0]][-1] ^ 1,)))])
 
     await network.run_to_the_end(window)
 
-    assert window.window_id not in await context.store.unpurged()
-    after = dict(await context.store.chains(ids))
+    assert window.window_id not in context.store.unpurged
+    after = dict(await context.store.read(read_chains, ids))
     assert after[ids[0]] == b"", "whose tag alone was wrong would still show the keys to who has the store's"
     assert ids[0] not in context.windows.sessions.live
     assert opened(network, tmp_path, listener) == 0
     await network.stop_all()
 
 
-@pytest.mark.parametrize("step", ["put_chains", "purge"])
+@pytest.mark.parametrize("step", ["write", "purge"])
 async def test_a_crash_while_keys_are_erased_is_made_good_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -153,7 +154,7 @@ async def test_a_crash_while_keys_are_erased_is_made_good_at_the_next_start(
     write = getattr(context.store, step)
 
     async def cut_off(*arguments: object) -> None:
-        if step == "put_chains":
+        if step == "write":
             await write(*arguments)
         raise SimulatedCrashError(step)
 

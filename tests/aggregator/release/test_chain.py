@@ -10,6 +10,7 @@ from fleetcount_aggregator.host.host import Limits, NoiseSource
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
+from fleetcount_aggregator.storage.rows import read_ledger, read_step
 from fleetcount_mechanisms.answers import Side
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_protocol.errors import PeerProblem, QuestionError
@@ -221,7 +222,10 @@ async def test_a_crash_in_a_window_changes_nothing_and_draws_no_second_noise(
     await network.stop(side)
     await network.start(side, failpoint)
     await run_window(network, question, 1)
-    drawn = [await network.core(p).context.store.step(window_at(question, 1).window_id, "commit") for p in range(2)]
+    drawn = [
+        await network.core(p).context.store.read(read_step, window_at(question, 1).window_id, "commit")
+        for p in range(2)
+    ]
     await network.stop(side)
     await network.start(side)
     await run_window(network, question, 2)
@@ -231,10 +235,13 @@ async def test_a_crash_in_a_window_changes_nothing_and_draws_no_second_noise(
     assert not network.core(side).context.host.failpoints.armed
     assert list(found) == [0, 1, 2]
     assert found[2].chain == ChainLink(previous=found[1].digest, previous_index=1, missing=())
-    again = [await network.core(p).context.store.step(window_at(question, 1).window_id, "commit") for p in range(2)]
+    again = [
+        await network.core(p).context.store.read(read_step, window_at(question, 1).window_id, "commit")
+        for p in range(2)
+    ]
     assert drawn == again
     for position in range(2):
-        assert len(await network.core(position).context.store.ledger()) == 3
+        assert len(await network.core(position).context.store.read(read_ledger)) == 3
     await network.stop_all()
 
 

@@ -9,6 +9,7 @@ import pytest
 from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import build_record, release_time, same_record
+from fleetcount_aggregator.storage.rows import read_batches, read_ledger, read_rejections
 from fleetcount_mechanisms.answers import Side
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw
 from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
@@ -120,7 +121,9 @@ async def test_k_ary_responses_are_one_hot() -> None:
     record = await release(network, window)
 
     assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (0, [1, 2])
-    assert await network.core(0).context.store.rejections(window.window_id) == {RejectReason.INVALID_PROOF: 1}
+    assert await network.core(0).context.store.read(read_rejections, window.window_id) == {
+        RejectReason.INVALID_PROOF: 1
+    }
 
 
 async def test_vector_mangat_counts_bits_over_participants() -> None:
@@ -213,7 +216,7 @@ async def test_noise_is_drawn_once_whatever_crashes(tmp_path: Path, failpoint: s
     assert record.cells[0].raw == 1 + stored - lost
     again = [await network.core(p).service.release(window.window_id) for p in range(2)]
     assert {decode_record(one.record).canonical for one in again} == {record.canonical}
-    assert [len(await network.core(p).context.store.ledger()) for p in range(2)] == [1, 1]
+    assert [len(await network.core(p).context.store.read(read_ledger)) for p in range(2)] == [1, 1]
     await network.stop_all()
 
 
@@ -249,7 +252,7 @@ async def test_shares_are_forgotten_after_the_release(tmp_path: Path) -> None:
 
     for position in range(2):
         store = network.core(position).context.store
-        assert not await store.batches(window.window_id)
+        assert not await store.read(read_batches, window.window_id)
         assert len((await store.complete_reports(window.window_id)).ids) == 0
     assert not list(tmp_path.glob("*.log")), "the share parts"
     assert len(list(tmp_path.glob("*.digests"))) == 2

@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.host.states import AbortReason
+from fleetcount_aggregator.storage.rows import read_ledger, read_window
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
@@ -61,14 +62,14 @@ async def test_a_telling_record_is_refused_by_whichever_aggregator_has_a_limit(s
 
     assert states(network, even) == {WindowState.RELEASED}
     assert states(network, telling) == {WindowState.ABORTED}
-    row = await network.core(0).context.store.window(telling.window_id)
+    row = await network.core(0).context.store.read(read_window, telling.window_id)
     assert row is not None
     assert row.abort_reason == AbortReason.POSTERIOR_TOO_LARGE.value
     released = await network.core(0).service.release(after.window_id)
     chain = decode_record(released.record).chain
     assert chain is not None
     assert chain.missing == (MissingWindow(index=1, reason="posterior_too_large"),)
-    assert len(await network.core(0).context.store.ledger()) == 3, "what was opened stays charged"
+    assert len(await network.core(0).context.store.read(read_ledger)) == 3, "what was opened stays charged"
 
 
 async def test_without_a_limit_nothing_is_measured() -> None:

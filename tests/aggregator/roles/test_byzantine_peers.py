@@ -20,6 +20,14 @@ from fleetcount_aggregator.storage import rows
 from fleetcount_aggregator.storage.database import SealedDatabase
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict
+from fleetcount_aggregator.storage.rows import (
+    raise_high_water,
+    read_batches,
+    read_high_water,
+    read_included,
+    read_ledger,
+    read_step,
+)
 from fleetcount_aggregator.verification.workers import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import PeerProblem, RejectReason
@@ -79,7 +87,7 @@ async def accepted(network: Network, window: Window) -> list[tuple[bytes, Digest
     """The reports accepted at the helper, ascending, with the digests of their public shares."""
     store = network.core(1).context.store
     ids = (await store.complete_reports(window.window_id)).ids
-    rows = await store.batches(window.window_id)
+    rows = await store.read(read_batches, window.window_id)
     found = [
         (ids.at(row.positions[place : place + 1]), Digest(row.share_digests[32 * place : 32 * place + 32]))
         for row in rows
@@ -197,26 +205,26 @@ async def test_what_is_added_is_the_sealed_set_whatever_arrives_while_it_is_seal
     with contextlib.suppress(SimulatedCrashError):
         await network.core(0).leader._batches.run(installed)
     items = await accepted(network, window)
-    [_, second] = await helper.context.store.batches(window.window_id)
+    [_, second] = await helper.context.store.read(read_batches, window.window_id)
     late = await reopened(network, window, second)
     items = [item for item in items if item[0] not in late]
-    read, racing = helper.context.store.batches, []
+    read, racing = helper.context.store.read, []
 
-    async def batches(window_id: WindowId, *, above: int = -1) -> Any:
-        found = await read(window_id, above=above)
-        if not racing:
+    async def read_and_race(work: Any, *args: Any) -> Any:
+        found = await read(work, *args)
+        if work is read_batches and not racing:
             racing.append(asyncio.create_task(helper.helper.finish_batch(ALPHA, late[next(iter(late))])))
             # It may wait for what seals the set: then it comes after, and is refused.
             await asyncio.wait(racing, timeout=1)
         return found
 
-    monkeypatch.setattr(helper.context.store, "batches", batches)
+    monkeypatch.setattr(helper.context.store, "read", read_and_race)
 
     await named(network, window, items)
 
     [late_answer] = await asyncio.gather(*racing, return_exceptions=True)
     assert not isinstance(late_answer, BaseException) or "not_yet" in str(late_answer)
-    in_sum = await helper.context.store.included(window.window_id)
+    in_sum = await helper.context.store.read(read_included, window.window_id)
     ids = (await helper.context.store.complete_reports(window.window_id)).ids
     assert in_sum is not None
     assert sorted(ids.joined[16 * at : 16 * at + 16] for at, one in enumerate(in_sum) if one) == [
@@ -239,7 +247,7 @@ async def reopened(network: Network, window: Window, row: BatchRow) -> dict[byte
         db.execute("DELETE FROM steps WHERE window_id = ? AND name = ?", values)
         rows._put_batch(db, window.window_id, replace(row, verdicts=bytes(len(row.verdicts))))
 
-    await helper.store.mend(undo)
+    await helper.store.write(undo)
     ids = (await helper.store.complete_reports(window.window_id)).ids.at(row.positions)
     finish = FinishBatch(window_id=window.window_id, batch=row.number, report_ids=ids, messages=seeds)
     return {ids[16 * at : 16 * at + 16]: finish for at in range(len(row.positions))}
@@ -299,8 +307,11 @@ async def test_batches_without_a_report_of_ours_are_answered_and_leave_no_row_an
     unheld = FinishBatch(window_id=window.window_id, batch=1, report_ids=made_up[1][0], messages=bytes(32))
 
     assert await refusal(helper.finish_batch(ALPHA, unheld)) is PeerProblem.NOT_YET
-    assert list(await store.batches(window.window_id)) == []
-    assert [await store.step(window.window_id, f"{step}/3") for step in ("propose", "finish")] == [None, None]
+    assert list(await store.read(read_batches, window.window_id)) == []
+    assert [await store.read(read_step, window.window_id, f"{step}/3") for step in ("propose", "finish")] == [
+        None,
+        None,
+    ]
 
 
 @pytest.mark.parametrize("broken", ["verification", "store"])
@@ -586,7 +597,7 @@ async def test_a_record_that_says_something_else_is_not_signed() -> None:
 
 async def test_a_record_without_everybody_s_signature_is_not_taken() -> None:
     network, window = await stopped_at("leader.before_release")
-    step = await network.core(1).context.store.step(window.window_id, "sign")
+    step = await network.core(1).context.store.read(read_step, window.window_id, "sign")
     assert step is not None
     forged = FinishedRecord(window_id=window.window_id, record=step.request, signatures=(bytes(64), step.answer))
 
@@ -613,19 +624,19 @@ async def test_a_restored_leader_gets_no_help() -> None:
     first = await network.ask(values=4)
     await answer_all(network, first, COINS)
     await network.run_to_the_end(first)
-    assert (await network.core(1).context.store.high_water())[ALPHA] == 1
+    assert (await network.core(1).context.store.read(read_high_water))[ALPHA] == 1
 
     await network.stop(0)
     network.seats[0].give_store()
     await network.start(0)
     second = await ask_later(network)
     await answer_all(network, second, COINS, offset=50)
-    await network.core(1).context.store.raise_high_water(ALPHA, 5)
+    await network.core(1).context.store.write(raise_high_water, ALPHA, 5)
     await network.run_to_the_end(second)
 
     answer = await network.core(0).service.release(second.window_id)
     assert (answer.state, answer.abort_reason) == (WindowState.ABORTED, "restored_backup")
-    assert len(await network.core(1).context.store.ledger()) == 1
+    assert len(await network.core(1).context.store.read(read_ledger)) == 1
 
 
 @pytest.mark.parametrize("asking", [0, 1], ids=["the leader asks", "the helper asks"])
@@ -642,7 +653,7 @@ async def test_a_peer_whose_later_answer_comes_first_is_not_taken_for_a_restored
         answer, asked = await real(self, window_id), (BETA, ALPHA)[asking]
         if self._other.aggregator_id == asked and not overtaken:
             overtaken.append(answer.ledger_rows)
-            await network.core(asking).context.store.raise_high_water(asked, answer.ledger_rows + 1)
+            await network.core(asking).context.store.write(raise_high_water, asked, answer.ledger_rows + 1)
         return answer
 
     monkeypatch.setattr(MemoryPeer, "status", status)
@@ -657,13 +668,13 @@ async def test_a_restored_helper_gets_no_help() -> None:
     await network.start_all()
     window = await network.ask(values=4)
     await answer_all(network, window, COINS)
-    await network.core(0).context.store.raise_high_water(BETA, 3)
+    await network.core(0).context.store.write(raise_high_water, BETA, 3)
 
     await network.run_to_the_end(window)
 
     answer = await network.core(0).service.release(window.window_id)
     assert (answer.state, answer.abort_reason) == (WindowState.ABORTED, "restored_backup")
-    assert not await network.core(0).context.store.ledger()
+    assert not await network.core(0).context.store.read(read_ledger)
 
 
 async def test_a_helper_restored_in_the_middle_of_a_release_ends_it_in_public() -> None:
@@ -685,7 +696,7 @@ async def test_a_helper_restored_in_the_middle_of_a_release_ends_it_in_public() 
     network.before = copy_then_die
     await network.advance_to(window.round_two_closes)
     await network.look_after_all()
-    assert (await network.core(1).context.store.step(window.window_id, "open")) is not None
+    assert (await network.core(1).context.store.read(read_step, window.window_id, "open")) is not None
     await network.stop(1)
     network.seats[1].give_store(copies[0])
     await network.start(1)

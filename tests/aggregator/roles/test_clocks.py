@@ -6,6 +6,7 @@ import pytest
 from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.roles.probing import Timekeeping
+from fleetcount_aggregator.storage.rows import read_latest_time
 from fleetcount_aggregator.windows.question_install import UnconfirmedError
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.session import new_session
@@ -177,10 +178,10 @@ async def test_an_operator_who_says_that_the_clock_is_right_waits_for_nobody(tmp
         return context.windows.states[window.window_id]
 
     waiting = await looked()
-    context.host.moments.begin(await context.store.latest_time(), context.peers, is_right=True)
+    context.host.moments.begin(await context.store.read(read_latest_time), context.peers, is_right=True)
 
     assert (waiting, await looked()) == (WindowState.COLLECTING, WindowState.ABORTED)
-    assert await context.store.latest_time() == int(network.clock.now()), "what is confirmed is remembered"
+    assert await context.store.read(read_latest_time) == int(network.clock.now()), "what is confirmed is remembered"
     await network.stop_all()
 
 

@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
+from fleetcount_aggregator.storage.rows import read_ledger, read_rejections
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.window.window import Window
@@ -31,7 +32,7 @@ async def outcome(network: Network, window: Window) -> list[int]:
     assert len({(answer.record, answer.signatures) for answer in answers}) == 1
     digests = {(await network.core(p).helper.status(window.window_id)).set_digest for p in range(len(network.seats))}
     assert len(digests) == 1
-    ledgers = [len(await network.core(p).context.store.ledger()) for p in range(len(network.seats))]
+    ledgers = [len(await network.core(p).context.store.read(read_ledger)) for p in range(len(network.seats))]
     assert ledgers == [1] * len(network.seats)
     return [cell.raw for cell in decode_record(answers[0].record).cells]
 
@@ -145,7 +146,7 @@ async def test_a_crash_between_batches_under_way_resumes_to_the_same_release(
 
     assert failpoint_was_hit(network, side)
     assert await outcome(network, window) == DIFFERENCE
-    assert [await network.core(p).context.store.rejections(window.window_id) for p in range(2)] == [{}, {}]
+    assert [await network.core(p).context.store.read(read_rejections, window.window_id) for p in range(2)] == [{}, {}]
     await network.stop_all()
 
 
@@ -240,5 +241,5 @@ async def test_a_share_damaged_in_a_server_is_out_on_both_sides_and_the_others_c
 
     assert await outcome(network, window) == [1, 0, 0, 1], "that of the third device alone is missing"
     for seat in (0, 1):
-        assert sum((await network.core(seat).context.store.rejections(window.window_id)).values()) == 1
+        assert sum((await network.core(seat).context.store.read(read_rejections, window.window_id)).values()) == 1
     await network.stop_all()

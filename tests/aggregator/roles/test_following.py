@@ -1,10 +1,11 @@
 """A process that does not coordinate knows what the database says, and no key that was erased there."""
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,11 +18,14 @@ from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.roles.following import Following
 from fleetcount_aggregator.storage import ended
 from fleetcount_aggregator.storage.changes import Changes
-from fleetcount_aggregator.storage.ended import ArchivedWindow
+from fleetcount_aggregator.storage.ended import ArchivedWindow, archive_windows, forget_windows, read_active
 from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
+from fleetcount_aggregator.storage.question_rows import archive_question
+from fleetcount_aggregator.storage.rows import read_canonical
 from fleetcount_aggregator.storage.session_chains import PackedSession
+from fleetcount_aggregator.storage.session_rows import put_chains
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.retention import Retention
 from fleetcount_aggregator.windows.windows import decide_windows
@@ -98,7 +102,7 @@ async def test_a_session_whose_keys_were_erased_is_forgotten_also_while_it_is_re
         sessions.live[session_id] = PackedSession(bytes(140))
 
     with sessions.reading([ONE, OTHER]) as forgotten:
-        await pair.network.core(0).context.store.put_chains([(ONE, b"moved on")])
+        await pair.network.core(0).context.store.write(put_chains, [(ONE, b"moved on")])
         await pair.following.look()
         assert list(sessions.live) == [OTHER]
         assert forgotten == {ONE}
@@ -111,7 +115,7 @@ async def test_the_coordinator_keeps_its_own_sessions_in_step_by_itself(pair: Pa
     await pair.following.look()
     pair.context.windows.sessions.live[ONE] = PackedSession(bytes(140))
     pair.leads[0] = True
-    await pair.network.core(0).context.store.put_chains([(ONE, b"moved on")])
+    await pair.network.core(0).context.store.write(put_chains, [(ONE, b"moved on")])
     await pair.following.look()
     assert list(pair.context.windows.sessions.live) == [ONE]
 
@@ -181,8 +185,8 @@ async def test_who_is_elected_drives_no_window_that_has_come_to_rest_unheard(pai
     await pair.following.look()
     coordinator = pair.network.core(0).context
     await move(coordinator.windows, window.window_id, WindowState.ABORTED)
-    await coordinator.store.archive_windows(
-        [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
+    await coordinator.store.write(
+        archive_windows, [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
     )
     assert pair.context.windows.states[window.window_id] is WindowState.ANNOUNCED
 
@@ -200,8 +204,8 @@ async def test_who_is_elected_has_no_question_that_was_put_to_rest_and_forgotten
     await decide_windows(coordinator, question.question_id)
     await pair.following.look()
     assert list(pair.context.questions) == [question.question_id]
-    await coordinator.store.archive_question(question.question_id, question.schedule.end, "keys/")
-    await coordinator.store.mend(lambda db: ended._forget_question(db, question.question_id))  # type: ignore[attr-defined]
+    await coordinator.store.write(archive_question, question.question_id, question.schedule.end, "keys/")
+    await coordinator.store.write(lambda db: ended._forget_question(db, question.question_id))  # type: ignore[attr-defined]
 
     store.engine.epoch = 1  # type: ignore[misc]
     await pair.context.questions.load(pair.context.windows)
@@ -219,11 +223,11 @@ async def test_who_is_elected_again_puts_no_window_to_rest_that_was_forgotten_me
     windows = pair.context.windows
     windows._ended[window.window_id] = windows.live[window.window_id]  # As its last term has left it.
     await abort_here(coordinator.windows, window.window_id, "peer_aborted")
-    await coordinator.store.archive_windows(
-        [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
+    await coordinator.store.write(
+        archive_windows, [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
     )
     await coordinator.store.retire([window.window_id], KEPT)
-    await coordinator.store.forget([window.window_id])
+    await coordinator.store.write(forget_windows, [window.window_id])
 
     store.engine.epoch = 1  # type: ignore[misc]
     await pair.context.windows.load(pair.context.questions)
@@ -259,20 +263,18 @@ async def test_a_server_that_is_away_while_windows_are_taken_up_damages_none(
     store = coordinator.store
     assert isinstance(store, Store)
     link, nobody = store.engine._reader, Server(url="postgresql://127.0.0.1:1/nobody")  # type: ignore[attr-defined]
-    here, read_active, read_canonical = link._server, store.active_windows, store.canonical
+    here, read = link._server, store.read
 
-    async def read_and_lose() -> Sequence[WindowId]:
-        found = await read_active()
-        link.close()
-        link._server = nobody
+    async def lose_and_come_back(work: Any, *args: Any) -> Any:
+        if work is read_canonical:
+            link._server = here
+        found = await read(work, *args)
+        if work is read_active:
+            link.close()
+            link._server = nobody
         return found
 
-    async def come_back_and_read(window_id: WindowId) -> bytes | None:
-        link._server = here
-        return await read_canonical(window_id)
-
-    monkeypatch.setattr(store, "active_windows", read_and_lose)
-    monkeypatch.setattr(store, "canonical", come_back_and_read)
+    monkeypatch.setattr(store, "read", lose_and_come_back)
     with pytest.raises(StoreAwayError):
         await coordinator.windows.load(coordinator.questions)
     link._server = here

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
+from fleetcount_aggregator.storage.question_rows import read_questions
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import PeerProblem, QuestionError
@@ -352,7 +353,7 @@ async def test_a_question_beyond_the_operator_s_limits_is_refused(changes: dict[
         await install_question(network.core(0).context, signed, seed)
     with pytest.raises(QuestionError, match="seed"):
         await install_question(network.core(0).context, network.question(min_batch_size=10)[0], bytes(32))
-    assert not await network.core(0).context.store.questions()
+    assert not await network.core(0).context.store.read(read_questions)
 
 
 async def test_a_question_that_is_over_is_refused() -> None:

@@ -11,8 +11,9 @@ from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import KEPT, Entry, Step, move, once
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.outcomes import Repair, Settled
-from fleetcount_aggregator.storage.ended import ArchivedWindow
+from fleetcount_aggregator.storage.ended import ArchivedWindow, archive_windows
 from fleetcount_aggregator.storage.errors import Damage, DamagedError
+from fleetcount_aggregator.storage.rows import read_ledger
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, WindowId
@@ -134,7 +135,7 @@ async def test_a_repair_adopts_the_record_of_the_others(tmp_path: Path, statemen
     assert mended.settled is Settled.ADOPTED
     answers = [await network.core(seat).service.release(window.window_id) for seat in (0, 1)]
     assert answers[0] == answers[1]
-    assert [row.window_id for row in await core.context.store.ledger()] == [window.window_id]
+    assert [row.window_id for row in await core.context.store.read(read_ledger)] == [window.window_id]
     assert not list(tmp_path.glob("beta.*.data-key"))
     await network.stop(1)
     assert not (await network.start(1)).context.windows.quarantined
@@ -181,7 +182,7 @@ async def test_a_window_waits_for_who_does_not_answer_until_it_expires(tmp_path:
 
     assert ended.settled is Settled.ENDED
     assert core.context.windows.states[window.window_id] is WindowState.ABORTED
-    assert len(await core.context.store.ledger()) == 1, "charged, for it may have drawn"
+    assert len(await core.context.store.read(read_ledger)) == 1, "charged, for it may have drawn"
     await network.stop_all()
 
 
@@ -194,11 +195,11 @@ async def test_the_debit_of_an_aborted_window_is_mended_when_its_steps_are_gone(
     await network.look_after_all()
     core = await network.start(0)
     await move(core.context.windows, window.window_id, WindowState.ABORTED, reason=AbortReason.DAMAGED.value)
-    await core.context.store.archive_windows(
-        [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
+    await core.context.store.write(
+        archive_windows, [ArchivedWindow(window_id=window.window_id, expiry=window.expiry, led=True)]
     )
     await core.context.store.retire([window.window_id], KEPT)
-    [before] = await core.context.store.ledger()
+    [before] = await core.context.store.read(read_ledger)
     await network.stop(0)
     damage(tmp_path / "alpha.db", "UPDATE ledger SET epsilon = '0'")
     core = await network.start(0)
@@ -206,7 +207,7 @@ async def test_the_debit_of_an_aborted_window_is_mended_when_its_steps_are_gone(
     done = await repair_of(core.context).others()
 
     assert done == [f"wrote the debit of window {window.window_id.hex()} again"]
-    assert [(row.window_id, row.epsilon) for row in await core.context.store.ledger()] == [
+    assert [(row.window_id, row.epsilon) for row in await core.context.store.read(read_ledger)] == [
         (window.window_id, before.epsilon)
     ]
     await network.stop_all()
@@ -216,7 +217,7 @@ async def test_the_debit_of_an_aborted_window_is_mended_when_its_steps_are_gone(
 async def test_debits_and_marks_are_mended_without_their_windows(tmp_path: Path, changed: str) -> None:
     network, window = await answered(tmp_path)
     await network.run_to_the_end(window)
-    [before] = await network.core(0).context.store.ledger()
+    [before] = await network.core(0).context.store.read(read_ledger)
     await network.stop(0)
     damage(tmp_path / "alpha.db", f"UPDATE ledger SET {changed}")
     damage(tmp_path / "alpha.db", "UPDATE marks SET ledger_rows = 0")
@@ -230,7 +231,7 @@ async def test_debits_and_marks_are_mended_without_their_windows(tmp_path: Path,
 
     assert done == ["forgot the mark of peer beta", f"wrote the debit of window {window.window_id.hex()} again"]
     assert looked == done
-    assert [row.window_id for row in await core.context.store.ledger()] == [before.window_id]
+    assert [row.window_id for row in await core.context.store.read(read_ledger)] == [before.window_id]
     await network.stop(0)
     core = await network.start(0)
     assert not await core.context.store.damaged()

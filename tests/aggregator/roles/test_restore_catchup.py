@@ -14,6 +14,7 @@ from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.outcomes import settle_restored
 from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
 from fleetcount_aggregator.storage.database import RowSeal
+from fleetcount_aggregator.storage.rows import read_high_water, read_ledger, read_ledger_rows, read_window
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.question_orders import take_own_order
 from fleetcount_mechanisms.noise import NoiseLaw
@@ -92,24 +93,28 @@ async def test_a_restored_aggregator_goes_on_after_it_has_taken_up_what_came_aft
     town.back_up()
     during = await town.release("during")
     other = network.core(1 - lost).context
-    assert (await other.store.high_water())[town.name] == 2
+    assert (await other.store.read(read_high_water))[town.name] == 2
     drawn = town.noise.drawn
 
     context = await town.lose_and_restore()
-    assert await context.store.ledger_rows() == 1
+    assert await context.store.read(read_ledger_rows) == 1
     await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
 
     assert town.noise.drawn == drawn, "nothing is drawn again"
     assert await states(network, before) == await states(network, during) == [WindowState.RELEASED] * 2
     answers = [await network.core(seat).service.release(during.window_id) for seat in (0, 1)]
     assert answers[0] == answers[1], "one record"
-    assert {row.window_id for row in await context.store.ledger()} == {before.window_id, during.window_id}
+    assert {row.window_id for row in await context.store.read(read_ledger)} == {before.window_id, during.window_id}
     assert (context.questions.adopting, context.windows.quarantined) == (False, {})
     after = await town.release("after")
     assert await states(network, after) == [WindowState.RELEASED] * 2, "its peers help it again"
     await network.stop(lost)
     again = (await network.start(lost)).context
-    assert (again.questions.adopting, again.windows.quarantined, await again.store.ledger_rows()) == (False, {}, 3)
+    assert (again.questions.adopting, again.windows.quarantined, await again.store.read(read_ledger_rows)) == (
+        False,
+        {},
+        3,
+    )
     await network.stop_all()
 
 
@@ -128,10 +133,10 @@ async def test_a_window_under_way_of_after_the_backup_ends_once_for_all(tmp_path
 
     assert await states(network, window) == [WindowState.ABORTED] * 2
     assert town.noise.drawn == 0
-    row = await context.store.window(window.window_id)
+    row = await context.store.read(read_window, window.window_id)
     assert row is not None
     assert row.abort_reason == "restored_backup"
-    assert await context.store.ledger_rows() == 1, "charged, for nobody here can tell whether it was drawn"
+    assert await context.store.read(read_ledger_rows) == 1, "charged, for nobody here can tell whether it was drawn"
     await network.stop_all()
 
 
@@ -199,7 +204,7 @@ async def test_an_aggregator_shows_a_question_to_those_who_are_named_in_it_and_j
     await settle_restored(context, ReleaseSteps(context.windows, context.questions, context.workers))
 
     assert named.question.question_id not in context.questions, "its operator never signed it"
-    assert await context.store.ledger_rows() == 0
+    assert await context.store.read(read_ledger_rows) == 0
     await network.stop_all()
 
 

@@ -8,6 +8,7 @@ from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.rows import read_ledger
 from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import AbortWindow, FinishedRecord, ReleaseAnswer, WindowState
@@ -93,7 +94,7 @@ async def test_an_old_copy_adopts_the_release_it_does_not_know(position: int, mo
 
     context = network.core(position).context
     assert await answer_of(network, window, position) == known
-    assert len(await context.store.ledger()) == 1
+    assert len(await context.store.read(read_ledger)) == 1
     with pytest.raises(StoreError):
         context.store.data_keys.of(window.window_id)
     assert await answer_of(network, window, 1 - position) == known
@@ -111,7 +112,7 @@ async def test_a_copy_from_before_the_windows_closed_adopts_too() -> None:
     await network.look_after_all()
 
     assert await answer_of(network, window, 1) == await answer_of(network, window, 0)
-    assert len(await network.core(1).context.store.ledger()) == 1
+    assert len(await network.core(1).context.store.read(read_ledger)) == 1
 
 
 async def test_a_helper_learns_the_outcome_from_another_helper() -> None:
@@ -140,7 +141,7 @@ async def test_what_was_given_up_is_released_when_the_record_is_seen() -> None:
     await network.look_after_all()
 
     assert await answer_of(network, window, 1) == await answer_of(network, window, 0)
-    assert len(await network.core(1).context.store.ledger()) == 1
+    assert len(await network.core(1).context.store.read(read_ledger)) == 1
 
 
 async def test_an_old_leader_that_gave_up_takes_it_back_and_hands_the_record_on() -> None:
@@ -195,7 +196,7 @@ async def test_nobody_adopts_without_every_signature(monkeypatch: pytest.MonkeyP
         assert caught.value.problem is PeerProblem.DISAGREES
 
     assert state_at(network, window, 1) is WindowState.RELEASING
-    assert not await network.core(1).context.store.ledger()
+    assert not await network.core(1).context.store.read(read_ledger)
 
 
 async def test_the_outcome_is_for_the_aggregators_of_the_window() -> None:

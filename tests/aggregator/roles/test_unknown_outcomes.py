@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
+from fleetcount_aggregator.storage.question_rows import install_question as install_stored_question
 from fleetcount_aggregator.storage.row_types import DecidedWindow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.rows import read_ledger
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.messages import WindowState
@@ -59,7 +61,7 @@ async def test_a_move_without_an_answer_is_known_when_it_is_asked_for_again(posi
     assert [network.core(one).context.windows.states[window.window_id] for one in range(2)] == 2 * [
         WindowState.RELEASED
     ]
-    assert [len(await network.core(one).context.store.ledger()) for one in range(2)] == [1, 1]
+    assert [len(await network.core(one).context.store.read(read_ledger)) for one in range(2)] == [1, 1]
     assert [list(network.core(one).context.windows.live) for one in range(2)] == [[], []]
 
 
@@ -97,18 +99,20 @@ async def test_what_was_installed_without_an_answer_is_charged_for_before_anythi
     network.limits = replace(network.limits, largest_epsilon=Decimal("0.8"))
     await network.start_all()
     context = network.core(0).context
-    stored = context.store.install_question
+    write = context.store.write
 
-    async def without_answer(row: Any, notes: Any) -> Any:
-        await stored(row, notes)
-        raise StoreAwayError("the database has not said what became of it")
+    async def without_answer(work: Any, *args: Any) -> Any:
+        done = await write(work, *args)
+        if work is install_stored_question:
+            raise StoreAwayError("the database has not said what became of it")
+        return done
 
     question = network.question()
     other = network.once(round_one_opens=START + 130, round_one_closes=START + 140, round_two_closes=START + 150)
-    setattr(context.store, "install_question", without_answer)  # noqa: B010 - a method of an instance
+    setattr(context.store, "write", without_answer)  # noqa: B010 - a method of an instance
     with pytest.raises(StoreAwayError):
         await install_question(context, *question)
-    setattr(context.store, "install_question", stored)  # noqa: B010 - as above
+    setattr(context.store, "write", write)  # noqa: B010 - as above
 
     with pytest.raises(QuestionError, match="sum to"):
         await install_question(context, *other)

@@ -8,10 +8,27 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.ended import AT_ONCE, FIRST_KEY, ArchivedWindow
+from fleetcount_aggregator.storage.ended import (
+    AT_ONCE,
+    FIRST_KEY,
+    ArchivedWindow,
+    archive_windows,
+    forget_windows,
+    read_active,
+    read_archived,
+    read_debit,
+)
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.instalment_run import InstalmentRun, StoreOutcome
 from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.question_rows import (
+    archive_question,
+    install_question,
+    note_question,
+    read_decided,
+    read_notes,
+    read_questions,
+)
 from fleetcount_aggregator.storage.row_repair import mend_others
 from fleetcount_aggregator.storage.row_types import (
     DecidedWindow,
@@ -21,6 +38,14 @@ from fleetcount_aggregator.storage.row_types import (
     StepRow,
     WindowChange,
     WindowRow,
+)
+from fleetcount_aggregator.storage.rows import (
+    count_rejections,
+    read_ledger,
+    read_ledger_rows,
+    read_rejections,
+    read_step,
+    read_window,
 )
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.errors import RejectReason
@@ -82,7 +107,7 @@ async def take(store: Store, number: int, *names: str) -> None:
 
 
 async def resting(store: Store, rest: Lifecycle, until: int = 10**9) -> list[WindowId]:
-    return [row.window_id for row in await store.archived_windows(rest, FIRST_KEY, until)]
+    return [row.window_id for row in await store.read(read_archived, rest, FIRST_KEY, until)]
 
 
 async def test_a_window_at_rest_is_in_work_no_more_and_answered_about_as_before(store: Store) -> None:
@@ -90,12 +115,12 @@ async def test_a_window_at_rest_is_in_work_no_more_and_answered_about_as_before(
     await take(store, 1, "release", "commit")
 
     for _ in range(2):
-        await store.archive_windows([rest_of(1), rest_of(3)])
+        await store.write(archive_windows, [rest_of(1), rest_of(3)])
 
-    assert list(await store.active_windows()) == [window_id(2)]
-    assert await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 100) == [rest_of(1), rest_of(3)]
-    assert await store.window(window_id(1)) == row_of(1)
-    assert await store.step(window_id(1), "commit") is not None
+    assert list(await store.read(read_active)) == [window_id(2)]
+    assert await store.read(read_archived, Lifecycle.ARCHIVED, FIRST_KEY, 100) == [rest_of(1), rest_of(3)]
+    assert await store.read(read_window, window_id(1)) == row_of(1)
+    assert await store.read(read_step, window_id(1), "commit") is not None
 
 
 async def test_a_window_that_has_not_ended_is_never_put_to_rest_nor_retired(store: Store) -> None:
@@ -104,26 +129,26 @@ async def test_a_window_that_has_not_ended_is_never_put_to_rest_nor_retired(stor
     await take(store, 2, "commit")
 
     with pytest.raises(StoreError):
-        await store.archive_windows([rest_of(1), rest_of(2)])
+        await store.write(archive_windows, [rest_of(1), rest_of(2)])
     await store.retire([window_id(1), window_id(2)], KEPT)
 
-    assert len(await store.active_windows()) == 2
-    assert await store.step(window_id(2), "commit") is not None
-    assert not await store.forget([window_id(1), window_id(2)])
+    assert len(await store.read(read_active)) == 2
+    assert await store.read(read_step, window_id(2), "commit") is not None
+    assert not await store.write(forget_windows, [window_id(1), window_id(2)])
 
 
 async def test_windows_at_rest_come_by_expiry_a_page_at_a_time(store: Store) -> None:
     count = AT_ONCE + 3
     await install(store, range(count))
-    await store.archive_windows([rest_of(number, expiry=1000 - number // 2) for number in range(count)])
+    await store.write(archive_windows, [rest_of(number, expiry=1000 - number // 2) for number in range(count)])
 
-    first = await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 1000)
-    second = await store.archived_windows(Lifecycle.ARCHIVED, first[-1].sort_key, 1000)
+    first = await store.read(read_archived, Lifecycle.ARCHIVED, FIRST_KEY, 1000)
+    second = await store.read(read_archived, Lifecycle.ARCHIVED, first[-1].sort_key, 1000)
 
     assert len(first) == AT_ONCE
     assert [*first, *second] == sorted((*first, *second), key=lambda row: row.sort_key)
     assert {row.window_id for row in (*first, *second)} == {window_id(number) for number in range(count)}
-    assert not await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 900)
+    assert not await store.read(read_archived, Lifecycle.ARCHIVED, FIRST_KEY, 900)
 
 
 async def test_a_retired_window_keeps_what_it_is_asked_about_and_no_digest(store: Store) -> None:
@@ -142,35 +167,37 @@ async def test_a_retired_window_keeps_what_it_is_asked_about_and_no_digest(store
     for state in (WindowState.AGREEING, WindowState.RELEASING, WindowState.RELEASED):
         await store.apply(WindowChange(window_id=window_id(1), required=frozenset(WindowState), new_state=state))
     await take(store, 1, "set", "commit", "sign", "release")
-    await store.count_rejections(window_id(1), {RejectReason.TOO_LATE: 2})
+    await store.write_unfenced(count_rejections, window_id(1), {RejectReason.TOO_LATE: 2})
     await store.purge(window_id(1))
-    await store.archive_windows([rest_of(1)])
-    before = await store.instalment_digest(window_id(1), REPORT, 0), await store.add_instalments([run])
+    await store.write(archive_windows, [rest_of(1)])
+    before = await store.instalment_digests(window_id(1), [REPORT], 0), await store.add_instalments([run])
 
     for _ in range(2):
         await store.retire([window_id(1)], KEPT)
 
-    assert before == (Digest(DIGEST), [bytes([StoreOutcome.SAME])])
-    assert await store.instalment_digest(window_id(1), REPORT, 0) is None
+    assert before == ([Digest(DIGEST)], [bytes([StoreOutcome.SAME])])
+    assert await store.instalment_digests(window_id(1), [REPORT], 0) == [None]
     assert await store.add_instalments([run]) == [bytes([StoreOutcome.CLOSED])]
-    assert [await store.step(window_id(1), name) is not None for name in ("set", "commit", "sign", "release")] == [
+    assert [
+        await store.read(read_step, window_id(1), name) is not None for name in ("set", "commit", "sign", "release")
+    ] == [
         True,
         False,
         False,
         True,
     ]
-    assert await store.rejections(window_id(1)) == {RejectReason.TOO_LATE: 2}
+    assert await store.read(read_rejections, window_id(1)) == {RejectReason.TOO_LATE: 2}
     assert (await resting(store, Lifecycle.ARCHIVED), await resting(store, Lifecycle.RETIRED)) == ([], [window_id(1)])
 
 
 async def test_steps_are_kept_by_the_state_a_window_ended_in(store: Store) -> None:
     await install(store, [1], WindowState.ABORTED)
     await take(store, 1, "set", "sign")
-    await store.archive_windows([rest_of(1)])
+    await store.write(archive_windows, [rest_of(1)])
 
     await store.retire([window_id(1)], KEPT)
 
-    assert await store.step(window_id(1), "sign") is not None
+    assert await store.read(read_step, window_id(1), "sign") is not None
 
 
 async def test_what_is_forgotten_is_gone_but_was_debited_for_ever(store: Store) -> None:
@@ -178,67 +205,73 @@ async def test_what_is_forgotten_is_gone_but_was_debited_for_ever(store: Store) 
     for number in (1, 2, 1):
         await debit(store, number)
     await take(store, 1, "release")
-    await store.archive_windows([rest_of(1), rest_of(2)])
-    assert not await store.forget([window_id(1)]), "it is not retired"
+    await store.write(archive_windows, [rest_of(1), rest_of(2)])
+    assert not await store.write(forget_windows, [window_id(1)]), "it is not retired"
     await store.retire([window_id(1)], KEPT)
 
-    gone = await store.forget([window_id(1), window_id(2)])
+    gone = await store.write(forget_windows, [window_id(1), window_id(2)])
 
     assert gone == [window_id(1)]
-    assert (await store.window(window_id(1)), await store.step(window_id(1), "release")) == (None, None)
-    assert (await store.debit(window_id(1)), [row.window_id for row in await store.ledger()]) == (None, [window_id(2)])
-    assert await store.ledger_rows() == 2
+    assert (await store.read(read_window, window_id(1)), await store.read(read_step, window_id(1), "release")) == (
+        None,
+        None,
+    )
+    assert (await store.read(read_debit, window_id(1)), [row.window_id for row in await store.read(read_ledger)]) == (
+        None,
+        [window_id(2)],
+    )
+    assert await store.read(read_ledger_rows) == 2
     await install(store, [3])
     await debit(store, 3)
-    assert await store.ledger_rows() == 3
-    assert [row.window_id for row in await store.ledger()] == [window_id(2), window_id(3)]
-    await store.archive_windows([rest_of(3)])
+    assert await store.read(read_ledger_rows) == 3
+    assert [row.window_id for row in await store.read(read_ledger)] == [window_id(2), window_id(3)]
+    await store.write(archive_windows, [rest_of(3)])
     await store.retire([window_id(2), window_id(3)], KEPT)
-    assert len(await store.forget([window_id(2), window_id(3)])) == 2
-    assert (await store.ledger_rows(), await store.ledger()) == (3, [])
+    assert len(await store.write(forget_windows, [window_id(2), window_id(3)])) == 2
+    assert (await store.read(read_ledger_rows), await store.read(read_ledger)) == (3, [])
 
 
 async def test_windows_stay_while_their_question_runs_and_it_goes_with_the_last_of_them(store: Store) -> None:
-    await store.install_question(QUESTION, {})
+    await store.write(install_question, QUESTION, {})
     for number in (1, 2):
         await store.decide_windows(
             [DecidedWindow(question_id=QUESTION.question_id, index=number, window_id=window_id(number))], row_of(number)
         )
-    await store.note_question(QUESTION.question_id, "order/alpha/1", b"order")
-    await store.note_question(QUESTION.question_id, "keys/beta", b"list")
-    await store.archive_windows([rest_of(1), rest_of(2)])
+    await store.write(note_question, QUESTION.question_id, "order/alpha/1", b"order")
+    await store.write(note_question, QUESTION.question_id, "keys/beta", b"list")
+    await store.write(archive_windows, [rest_of(1), rest_of(2)])
     await store.retire([window_id(1), window_id(2)], KEPT)
-    running = await store.forget([window_id(1)])
+    running = await store.write(forget_windows, [window_id(1)])
 
-    await store.archive_question(QUESTION.question_id, 50, "keys/")
-    found = [await store.questions(ended_after=moment) for moment in (49, 50)]
-    notes = await store.question_notes(QUESTION.question_id)
-    first, second = await store.forget([window_id(1)]), await store.forget([window_id(2)])
+    await store.write(archive_question, QUESTION.question_id, 50, "keys/")
+    found = [await store.read(read_questions, ended_after=moment) for moment in (49, 50)]
+    notes = await store.read(read_notes, QUESTION.question_id)
+    first, second = await store.write(forget_windows, [window_id(1)]), await store.write(forget_windows, [window_id(2)])
 
     assert not running
     assert found == [[QUESTION], []]
     assert notes == {"order/alpha/1": b"order"}
     assert (first, second) == ([window_id(1)], [window_id(2)])
-    assert (await store.questions(), await store.decided(QUESTION.question_id)) == ([], [])
-    assert not await store.question_notes(QUESTION.question_id)
+    assert (await store.read(read_questions), await store.read(read_decided, QUESTION.question_id)) == ([], [])
+    assert not await store.read(read_notes, QUESTION.question_id)
 
 
 async def test_places_stay_in_order_when_the_first_windows_are_forgotten(store: Store) -> None:
     await install(store, [1, 2, 3])
-    await store.archive_windows([rest_of(1), rest_of(2)])
+    await store.write(archive_windows, [rest_of(1), rest_of(2)])
     await store.retire([window_id(1), window_id(2)], KEPT)
-    await store.forget([window_id(1), window_id(2)])
+    await store.write(forget_windows, [window_id(1), window_id(2)])
 
     await install(store, [4, 5])
 
-    assert list(await store.active_windows()) == [window_id(3), window_id(4), window_id(5)]
-    assert replace(row_of(5)) == await store.window(window_id(5))
+    assert list(await store.read(read_active)) == [window_id(3), window_id(4), window_id(5)]
+    assert replace(row_of(5)) == await store.read(read_window, window_id(5))
 
 
 async def test_a_window_whose_rest_is_damaged_is_not_retired_and_comes_back_by_repair(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "a.db", bytes(32))
     await install(store, [1, 2])
-    await store.archive_windows([rest_of(1), rest_of(2)])
+    await store.write(archive_windows, [rest_of(1), rest_of(2)])
     await store.close()
     with closing(sqlite3.connect(tmp_path / "a.db")) as database:
         database.execute("UPDATE windows SET expiry = 0 WHERE window_id = ?", (window_id(1),))
@@ -248,10 +281,10 @@ async def test_a_window_whose_rest_is_damaged_is_not_retired_and_comes_back_by_r
     named = [one.window_id for one in await store.damaged()]
     found = await resting(store, Lifecycle.ARCHIVED)
     await store.retire([window_id(1)], KEPT)
-    done = await store.mend(lambda db: mend_others(db, lambda _: None))
+    done = await store.write(lambda db: mend_others(db, lambda _: None))
 
     assert named == [window_id(1)]
     assert found == [window_id(2)]
     assert done == [f"let window {window_id(1).hex()} be looked at again at the next start"]
-    assert list(await store.active_windows()) == [window_id(1)]
+    assert list(await store.read(read_active)) == [window_id(1)]
     await store.close()

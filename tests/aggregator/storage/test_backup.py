@@ -21,8 +21,10 @@ from fleetcount_aggregator.roles.outcomes import settle_restored
 from fleetcount_aggregator.storage import backup
 from fleetcount_aggregator.storage.backup import BackupFile, put_back, write_backup
 from fleetcount_aggregator.storage.database import RowSeal
+from fleetcount_aggregator.storage.ended import read_active
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.rows import read_ledger, read_window
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.messages import WindowState
@@ -99,7 +101,7 @@ async def test_what_was_drawn_before_the_loss_is_adopted_or_ends_and_is_not_draw
     assert answer.abort_reason == ("" if released else "restored_backup")
     if released:
         assert answer == await network.core(1).service.release(window.window_id)
-    assert [row.window_id for row in await core.context.store.ledger()] == [window.window_id]
+    assert [row.window_id for row in await core.context.store.read(read_ledger)] == [window.window_id]
     await network.stop(0)
     assert not (await network.start(0)).context.windows.quarantined
     with closing(sqlite3.connect(tmp_path / "alpha" / "aggregator.db")) as database:
@@ -163,8 +165,8 @@ async def test_a_backup_holds_no_key_no_session_and_nothing_that_ends_with_a_win
     for path in (tmp_path / "plain", tmp_path / "with"):
         assert path.stat().st_mode & 0o777 == 0o600
     store = network.core(0).context.store
-    [window_id] = await store.active_windows()
-    row = await store.window(window_id)
+    [window_id] = await store.read(read_active)
+    row = await store.read(read_window, window_id)
     assert row is not None
     secret = row.verify_key[12:28]
     assert secret not in (tmp_path / "plain").read_bytes()
@@ -178,7 +180,7 @@ async def test_what_a_backup_leaves_out_is_overwritten_where_it_was_copied_to_an
     """A journal of the copy would hold sessions' keys as they were, and be deleted without being overwritten."""
     network, _, seal, _ = await town(tmp_path)
     store = network.core(0).context.store
-    chains = await store.look(lambda db: [row[0] for row in db.execute("SELECT chain FROM chains").fetchall()])
+    chains = await store.read(lambda db: [row[0] for row in db.execute("SELECT chain FROM chains").fetchall()])
     looked, lying = list[str](), list[str]()
 
     def connect(path: Any, **named: Any) -> sqlite3.Connection:

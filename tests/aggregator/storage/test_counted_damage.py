@@ -14,6 +14,8 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.row_repair import is_restored
+from fleetcount_aggregator.storage.rows import note_time, read_latest_time
 from fleetcount_aggregator.storage.schema import TABLES
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import check_store
@@ -48,7 +50,7 @@ async def lived_in(directory: Path) -> bytes:
             for position in range(2):
                 await network.core(position).retention.look()
     context = network.core(0).context
-    await context.store.note_time(int(network.clock.now()))
+    await context.store.write(note_time, int(network.clock.now()))
     key = network.seats[0].at_rest_key
     await network.stop_all()
     for path in directory.iterdir():
@@ -168,8 +170,8 @@ async def _start(directory: Path, keys: StoreKeys) -> None:
     with suppress(StoreError):
         store = Store.over(open_engine(place(directory)), place(directory).file, keys.at_rest)
         try:
-            await store.latest_time()
-            await store.restored()
+            await store.read(read_latest_time)
+            await store.read(is_restored)
         finally:
             await store.close()
 

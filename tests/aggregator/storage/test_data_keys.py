@@ -12,6 +12,7 @@ from fleetcount_aggregator.memory.installed import learn_window
 from fleetcount_aggregator.storage.data_keys import DataKeys, StorageCipher, at_rest_key_of
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
+from fleetcount_aggregator.storage.rows import read_window
 from fleetcount_aggregator.storage.sqlite_engine import KeyFiles
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
@@ -154,7 +155,7 @@ async def test_a_key_that_a_crash_left_is_destroyed_at_the_next_start(
     assert key_file(tmp_path).exists()
 
     again = open_store(tmp_path)
-    for window_id in await again.unpurged():
+    for window_id in again.unpurged:
         await again.purge(window_id)
 
     assert not list(tmp_path.glob("*.data-key*"))
@@ -206,7 +207,7 @@ async def test_a_window_whose_key_does_not_reach_the_disk_is_not_installed(
         await store.decide_windows((), row())
     monkeypatch.undo()
 
-    assert await store.window(WINDOW) is None
+    assert await store.read(read_window, WINDOW) is None
     await store.decide_windows((), row())
     assert len(list(tmp_path.glob("*.data-key*"))) == 1
     await store.close()
@@ -238,7 +239,7 @@ async def test_a_key_whose_name_did_not_reach_the_disk_is_not_taken_for_durable(
     synced.append(False)
     with pytest.raises(StoreError, match=r"data-key could not be written: Input/output error"):
         await store.decide_windows((), row())
-    assert await store.window(WINDOW) is None
+    assert await store.read(read_window, WINDOW) is None
     synced.clear()
 
     await store.decide_windows((), row())
@@ -402,7 +403,7 @@ async def test_a_window_is_learned_while_the_event_loop_turns(monkeypatch: pytes
         context.store.data_keys, "of", lambda one: (threads.append(threading.current_thread()), of(one))[1]
     )
     monkeypatch.setattr(context.store.data_keys, "knows", lambda _: False)
-    row = await context.store.window(window.window_id)
+    row = await context.store.read(read_window, window.window_id)
     assert row is not None
 
     await learn_window(context.store, context.host.aggregator_id, row)

@@ -15,7 +15,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.data_keys import DataKeys, StoreKeys
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.errors import DamagedError, StoreBusyError, StoreError, UnknownWriteError
-from fleetcount_aggregator.storage.file_backend import FileBackend, included_in
+from fleetcount_aggregator.storage.file_backend import FileBackend
 from fleetcount_aggregator.storage.frames import RECORD_BYTES, FrameRange, LogBackend
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import HEAD_BYTES
@@ -32,6 +32,7 @@ from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
 
 from tests.support.instalments import StoredInstalment, outcomes_of, runs_of
+from tests.support.oracle import included_in
 from tests.support.postgres import Cluster, own_cluster
 from tests.support.processes import wait_until
 
@@ -417,6 +418,7 @@ def test_a_group_whose_answer_was_lost_while_a_standby_had_to_take_it_waits_for_
     with own_cluster() as cluster:
         postgres_backends(cluster.url("postgres"))
         log = postgres_log(cluster.url("postgres"))
+        assert store(log, row(0)) == [STORED]  # So that what is cut off is a frame, and not the making of its lane.
         with ThreadPoolExecutor(1) as pool:
             with cluster.standby_away():
                 stored = pool.submit(store, log, row(1))

@@ -20,6 +20,7 @@ from fleetcount_aggregator.storage.postgres import PostgresDatabase, Server
 from fleetcount_aggregator.storage.postgres_backend import close_lanes
 from fleetcount_aggregator.storage.postgres_frames import PatientLink
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
+from fleetcount_aggregator.storage.rows import read_rejections
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
@@ -99,7 +100,7 @@ async def test_what_two_intakes_took_is_counted_once_whichever_of_them_took_it(p
     loaded = (await two.store.complete_reports(WINDOW)).source(np.arange(12)).load()
     assert loaded.batch.input_shares == b"".join(part(n, 0) for n in range(12))
     assert loaded.damaged == ()
-    assert await one.store.rejections(WINDOW) == {}
+    assert await one.store.read(read_rejections, WINDOW) == {}
 
 
 async def test_rounds_of_one_report_come_together_from_different_lanes(pair: Pair) -> None:
@@ -114,7 +115,7 @@ async def test_rounds_of_one_report_come_together_from_different_lanes(pair: Pai
     assert await numbers(two) == [0, 1, 2, 3]
     loaded = (await two.store.complete_reports(WINDOW)).source(np.array([3, 0])).load()
     assert loaded.batch.input_shares == b"".join(part(n, one) for n in (3, 0) for one in (1, 2))
-    assert await one.store.rejections(WINDOW) == {RejectReason.HALF_PAIR: 3}
+    assert await one.store.read(read_rejections, WINDOW) == {RejectReason.HALF_PAIR: 3}
 
 
 @pytest.mark.parametrize("second", [{"report": 1}, {"content": 1}])
@@ -132,7 +133,7 @@ async def test_a_device_with_two_different_reports_counts_in_neither_and_is_refu
 
     for replica in pair:
         assert await numbers(replica) == [0, 1, 2, 3, 6]
-    assert await one.store.rejections(WINDOW) == {RejectReason.DUPLICATE_OTHER_BYTES: 1}
+    assert await one.store.read(read_rejections, WINDOW) == {RejectReason.DUPLICATE_OTHER_BYTES: 1}
 
 
 async def test_two_different_second_parts_leave_a_device_out_too(pair: Pair) -> None:
@@ -317,7 +318,7 @@ async def test_more_than_a_set_may_have_is_left_out_alike_by_every_reader(
     await one.store.apply(CLOSE)
 
     assert await numbers(one) == await numbers(two) == [1, 2, 258, 600]
-    assert await one.store.rejections(WINDOW) == {RejectReason.WINDOW_CLOSED: 3}
+    assert await one.store.read(read_rejections, WINDOW) == {RejectReason.WINDOW_CLOSED: 3}
 
 
 async def test_a_window_of_many_lanes_ends_with_the_digest_of_every_report_once(pair: Pair) -> None:

@@ -81,7 +81,7 @@ async def ids(store: Store) -> bytes:
 
 async def has(store: Store, number: int) -> bool:
     """Whether an instalment is stored."""
-    return await store.instalment_digest(WINDOW, ReportId(bytes([number]) * 16), 1) is not None
+    return await store.instalment_digests(WINDOW, [ReportId(bytes([number]) * 16)], 1) != [None]
 
 
 @pytest.mark.parametrize("done", [True, False])

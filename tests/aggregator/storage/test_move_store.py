@@ -18,6 +18,13 @@ from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.move_store import move_store
 from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.question_rows import (
+    install_question,
+    note_question,
+    read_decided,
+    read_notes,
+    read_questions,
+)
 from fleetcount_aggregator.storage.row_types import (
     DecidedWindow,
     LedgerRow,
@@ -27,6 +34,15 @@ from fleetcount_aggregator.storage.row_types import (
     WindowChange,
     WindowRow,
 )
+from fleetcount_aggregator.storage.rows import (
+    raise_high_water,
+    read_high_water,
+    read_ledger,
+    read_rejections,
+    read_step,
+    read_window,
+)
+from fleetcount_aggregator.storage.session_rows import add_session, read_session
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_protocol.errors import RejectReason, UsageError
@@ -80,10 +96,10 @@ async def filled(place: StorePlace) -> None:
         installed_at=7,
     )
     await store.decide_windows((), row)
-    await store.install_question(
-        QuestionRow(question_id=QUESTION, signed=b"signed", seed=b"sealed", installed_at=7), {}
+    await store.write(
+        install_question, QuestionRow(question_id=QUESTION, signed=b"signed", seed=b"sealed", installed_at=7), {}
     )
-    await store.note_question(QUESTION, "keys/ä", b"note")
+    await store.write(note_question, QUESTION, "keys/ä", b"note")
     await store.decide_windows(
         [DecidedWindow(question_id=QUESTION, index=n, window_id=None, missing="x") for n in range(3)]
     )
@@ -95,8 +111,8 @@ async def filled(place: StorePlace) -> None:
         accepted=b"a",
         chain=b"k",
     )
-    await store.add_session(session, most=9, now=0)
-    await store.raise_high_water(AggregatorId("beta"), 3)
+    await store.write_unfenced(add_session, session, most=9, now=0)
+    await store.write(raise_high_water, AggregatorId("beta"), 3)
     debit = LedgerRow(window_id=WINDOW, signal="Ort", opens=1, closes=2, epsilon="1.5", debited_at=3)
     step = StepRow(name="commit", request=b"q", answer=b"\x00the draw", passing=True)
     await store.apply(
@@ -115,20 +131,20 @@ async def filled(place: StorePlace) -> None:
 async def contents(place: StorePlace) -> tuple[Any, ...]:
     """Return everything that a store says, and whether it still takes what it has."""
     store = opened(place)
-    window = await store.window(WINDOW)
+    window = await store.read(read_window, WINDOW)
     assert window is not None
     found = (
         window,
         store.data_keys.of(WINDOW).open(window.verify_key, b"verify key", WINDOW),
-        await store.questions(),
-        await store.question_notes(QUESTION),
-        await store.decided(QUESTION),
-        await store.session(SessionId(b"s" * 16)),
-        await store.high_water(),
-        await store.ledger(),
-        await store.step(WINDOW, "commit"),
-        await store.rejections(WINDOW),
-        await store.instalment_digest(WINDOW, INSTALMENT.report_id, INSTALMENT.round),
+        await store.read(read_questions),
+        await store.read(read_notes, QUESTION),
+        await store.read(read_decided, QUESTION),
+        await store.read(read_session, SessionId(b"s" * 16)),
+        await store.read(read_high_water),
+        await store.read(read_ledger),
+        await store.read(read_step, WINDOW, "commit"),
+        await store.read(read_rejections, WINDOW),
+        await store.instalment_digests(WINDOW, [INSTALMENT.report_id], INSTALMENT.round),
     )
     await store.close()
     return found

@@ -16,12 +16,21 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import postgres, postgres_engine
 from fleetcount_aggregator.storage.data_keys import StorageCipher
 from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.ended import read_active
 from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.postgres import Server, ServerState
 from fleetcount_aggregator.storage.postgres_engine import KeyRows, PostgresEngine, ServerMark
 from fleetcount_aggregator.storage.row_types import LedgerRow, StepRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.rows import (
+    count_rejections,
+    raise_high_water,
+    read_ledger,
+    read_rejections,
+    read_step,
+    read_window,
+)
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId
@@ -108,11 +117,11 @@ async def installed(directory: Path, engine: PostgresEngine) -> Store:
 
 
 async def what_happened(store: Store) -> tuple[object, ...]:
-    window = await store.window(WINDOW)
+    window = await store.read(read_window, WINDOW)
     assert window is not None
-    step = await store.step(WINDOW, "commit")
+    step = await store.read(read_step, WINDOW, "commit")
     drawn = None if step is None else step.answer
-    return window.state, drawn, len(await store.ledger()), dict(await store.rejections(WINDOW))
+    return window.state, drawn, len(await store.read(read_ledger)), dict(await store.read(read_rejections, WINDOW))
 
 
 ONCE = (WindowState.AGREEING, b"the one draw", 1, {RejectReason.TOO_LATE: 2})
@@ -133,15 +142,15 @@ async def test_a_leader_that_was_followed_by_another_writes_nothing_that_happens
     for change in (
         old.apply(DRAWN),
         old.decide_windows((), replace(window_row(), window_id=WindowId(b"u" * 32))),
-        old.raise_high_water(AggregatorId("beta"), 3),
+        old.write(raise_high_water, AggregatorId("beta"), 3),
         old.purge(WINDOW),
     ):
         with pytest.raises(FencedError, match="led by another process"):
             await change
-    await old.count_rejections(WINDOW, {RejectReason.MALFORMED: 1})
+    await old.write_unfenced(count_rejections, WINDOW, {RejectReason.MALFORMED: 1})
 
     assert await what_happened(old) == (WindowState.COLLECTING, None, 0, {RejectReason.MALFORMED: 1})
-    assert list(await old.active_windows()) == [WINDOW]
+    assert list(await old.read(read_active)) == [WINDOW]
     await old.close()
 
 
@@ -326,13 +335,18 @@ async def test_a_transaction_in_the_way_of_another_is_done_again_with_the_same_d
 
 
 class LostAtCommit:
-    """A connection that is lost with a commit: just after the server did it, or just before it was asked."""
+    """A connection that is lost with a commit: just after the server did it, or just before it was asked.
 
-    def __init__(self, real: psycopg.Connection[Any], *, done: bool) -> None:
-        self._real, self._done = real, done
+    As many commits as `before` says are answered before that.
+    """
+
+    def __init__(self, real: psycopg.Connection[Any], *, done: bool, before: int = 0) -> None:
+        self._real, self._done, self._before = real, done, before
 
     def execute(self, statement: Any, *arguments: Any, **how: Any) -> Any:
-        if statement == b"COMMIT":
+        if statement == b"COMMIT" and self._before:
+            self._before -= 1
+        elif statement == b"COMMIT":
             if self._done:
                 self._real.execute(statement)
             self._real.close()
@@ -343,15 +357,19 @@ class LostAtCommit:
         return getattr(self._real, name)
 
 
+@pytest.mark.parametrize("before", [0, 1])
 @pytest.mark.parametrize("done", [True, False])
 async def test_a_commit_without_an_answer_is_asked_for_and_happens_once(
-    tmp_path: Path, postgres_url: str, done: bool
+    tmp_path: Path, postgres_url: str, done: bool, before: int
 ) -> None:
+    """The first closes the intake, the second is the draw."""
     engine = PostgresEngine.open(Server(url=postgres_url))
     store = await installed(tmp_path, engine)
-    engine._writer._connection = LostAtCommit(engine._writer.connection(), done=done)  # type: ignore[assignment]
+    real = engine._writer.connection()
+    engine._writer._connection = LostAtCommit(real, done=done, before=before)  # type: ignore[assignment]
 
     assert await store.apply(DRAWN) is None
+    assert real.closed
     assert await what_happened(store) == ONCE
     await store.close()
 
@@ -381,8 +399,8 @@ async def test_a_commit_that_the_server_is_still_at_is_waited_for_and_happens_on
     left = engine._writer.connection()
     engine._writer._connection = LeftAtCommit(left, done=True)  # type: ignore[assignment]
 
-    await store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 2})
-    assert await store.rejections(WINDOW) == {RejectReason.TOO_LATE: 2}
+    await store.write_unfenced(count_rejections, WINDOW, {RejectReason.TOO_LATE: 2})
+    assert await store.read(read_rejections, WINDOW) == {RejectReason.TOO_LATE: 2}
     await store.close()
     left.close()
 
@@ -502,6 +520,8 @@ async def test_a_setting_that_is_reloaded_stops_every_receipt_until_it_is_right_
     with server_with(postgres_cluster, "fsync = off") as reset:
         with pytest.raises(StoreError, match="takes nothing: fsync is off; allowed is on"):
             await store.apply(DRAWN)
+        with pytest.raises(StoreError, match="takes nothing: fsync is off; allowed is on"):
+            await store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 2})
         assert await what_happened(store) == NEVER
         reset()
         assert await store.apply(DRAWN) is None

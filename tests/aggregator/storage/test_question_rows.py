@@ -5,7 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fleetcount_aggregator.storage.ended import read_active, read_costs
 from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.question_rows import (
+    install_question,
+    note_question,
+    read_decided,
+    read_decided_of,
+    read_notes,
+    read_one_question,
+    read_questions,
+)
 from fleetcount_aggregator.storage.row_types import (
     Charged,
     Cost,
@@ -53,23 +63,23 @@ async def store(tmp_path: Path) -> AsyncIterator[Store]:
 
 
 async def test_the_first_bytes_of_a_question_win(store: Store) -> None:
-    await store.install_question(ROW, {})
+    await store.write(install_question, ROW, {})
 
-    again = await store.install_question(replace(ROW, signed=b"other", seed=b"other"), {})
-    await store.install_question(replace(ROW, question_id=OTHER), {})
+    again = await store.write(install_question, replace(ROW, signed=b"other", seed=b"other"), {})
+    await store.write(install_question, replace(ROW, question_id=OTHER), {})
 
     assert again == ROW
-    assert [row.question_id for row in await store.questions()] == [QUESTION, OTHER]
+    assert [row.question_id for row in await store.read(read_questions)] == [QUESTION, OTHER]
 
 
 async def test_a_note_takes_the_place_of_the_one_before_and_belongs_to_one_question(store: Store) -> None:
-    await store.note_question(QUESTION, "keys/beta", b"old")
+    await store.write(note_question, QUESTION, "keys/beta", b"old")
 
-    await store.note_question(QUESTION, "keys/beta", b"new")
-    await store.note_question(QUESTION, "keys/gamma", b"more")
+    await store.write(note_question, QUESTION, "keys/beta", b"new")
+    await store.write(note_question, QUESTION, "keys/gamma", b"more")
 
-    assert await store.question_notes(QUESTION) == {"keys/beta": b"new", "keys/gamma": b"more"}
-    assert await store.question_notes(OTHER) == {}
+    assert await store.read(read_notes, QUESTION) == {"keys/beta": b"new", "keys/gamma": b"more"}
+    assert await store.read(read_notes, OTHER) == {}
 
 
 async def test_a_window_is_decided_once_and_its_window_is_installed_with_it(store: Store) -> None:
@@ -80,13 +90,13 @@ async def test_a_window_is_decided_once_and_its_window_is_installed_with_it(stor
         with pytest.raises(StoreError, match="decided already"):
             await store.decide_windows([window(3), again], window_row(3))
 
-    assert await store.decided(QUESTION) == [window(0), window(1), window(2, window=True)]
-    assert await store.decided(QUESTION, above=1) == [window(2, window=True)]
-    assert await store.decided(QUESTION, above=0, below=2) == [window(1)]
-    assert await store.decided_of(window_row(1).window_id) == window(1)
-    assert await store.decided_of(window_row(3).window_id) is None
-    assert list(await store.active_windows()) == [window_row(2).window_id]
-    assert not await store.decided(OTHER)
+    assert await store.read(read_decided, QUESTION) == [window(0), window(1), window(2, window=True)]
+    assert await store.read(read_decided, QUESTION, above=1) == [window(2, window=True)]
+    assert await store.read(read_decided, QUESTION, above=0, below=2) == [window(1)]
+    assert await store.read(read_decided_of, window_row(1).window_id) == window(1)
+    assert await store.read(read_decided_of, window_row(3).window_id) is None
+    assert list(await store.read(read_active)) == [window_row(2).window_id]
+    assert not await store.read(read_decided, OTHER)
 
 
 @pytest.mark.parametrize(
@@ -133,24 +143,31 @@ async def test_a_question_costs_nothing_only_if_it_was_refused_or_its_one_window
             )
         )
 
-    assert await store.costs([Charged(QUESTION, windows, refused), Charged(OTHER, 1, True)]) == [cost, Cost.NOTHING]
+    assert await store.read(read_costs, [Charged(QUESTION, windows, refused), Charged(OTHER, 1, True)]) == [
+        cost,
+        Cost.NOTHING,
+    ]
 
 
 async def test_one_question_is_read_by_itself(store: Store) -> None:
-    await store.install_question(ROW, {})
+    await store.write(install_question, ROW, {})
 
-    assert [await store.one_question(one) for one in (QUESTION, OTHER)] == [ROW, None]
+    assert [await store.read(read_one_question, one) for one in (QUESTION, OTHER)] == [ROW, None]
 
 
 async def test_question_notes_and_windows_outlive_the_process(tmp_path: Path) -> None:
     store = open_store(tmp_path)
-    await store.install_question(ROW, {})
-    await store.note_question(QUESTION, "name", b"note")
+    await store.write(install_question, ROW, {})
+    await store.write(note_question, QUESTION, "name", b"note")
     await store.decide_windows([window(0), window(1, window=True)], window_row(1))
     await store.close()
 
     store = open_store(tmp_path)
-    found = await store.questions(), await store.question_notes(QUESTION), await store.decided(QUESTION)
+    found = (
+        await store.read(read_questions),
+        await store.read(read_notes, QUESTION),
+        await store.read(read_decided, QUESTION),
+    )
     await store.close()
 
     assert found == ([ROW], {"name": b"note"}, [window(0), window(1, window=True)])

@@ -13,6 +13,8 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 
 from fleetcount_aggregator.storage.errors import FencedError
 from fleetcount_aggregator.storage.row_types import LedgerRow, SessionRow, StepRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.rows import read_ledger, read_step, read_window
+from fleetcount_aggregator.storage.session_rows import add_session, put_chains, read_sessions_of
 from fleetcount_protocol.ids import Digest, SessionId, WindowId
 from fleetcount_protocol.messages import WindowState
 
@@ -66,17 +68,19 @@ def draw(content: bytes) -> WindowChange:
 async def test_the_sessions_of_a_device_are_limited_over_all_processes(pair: Pair) -> None:
     rows = [session(number) for number in range(1, 13)]
 
-    added = await asyncio.gather(*(pair[at % 2].store.add_session(row, most=5, now=0) for at, row in enumerate(rows)))
+    added = await asyncio.gather(
+        *(pair[at % 2].store.write_unfenced(add_session, row, most=5, now=0) for at, row in enumerate(rows))
+    )
 
     assert sum(row is not None for row in added) == 5
-    assert await pair[0].store.sessions_of(DEVICE, 0) == 5
+    assert await pair[0].store.read(read_sessions_of, DEVICE, 0) == 5
 
 
 async def test_two_processes_that_open_one_session_give_one_answer(pair: Pair) -> None:
     both = [session(1, accepted=bytes([at]) * 64) for at in range(2)]
 
     stored = await asyncio.gather(
-        *(one.store.add_session(row, most=5, now=0) for one, row in zip(pair, both, strict=True))
+        *(one.store.write_unfenced(add_session, row, most=5, now=0) for one, row in zip(pair, both, strict=True))
     )
 
     assert stored[0] == stored[1]
@@ -103,7 +107,7 @@ async def test_what_was_asked_for_under_a_former_epoch_is_not_written_under_the_
     with pytest.raises(FencedError):
         await late
     await held
-    assert await one.store.step(WINDOW, "commit") is None
+    assert await one.store.read(read_step, WINDOW, "commit") is None
 
 
 async def test_of_two_coordinators_at_once_one_draws_and_the_stale_one_writes_nothing(pair: Pair) -> None:
@@ -118,7 +122,7 @@ async def test_of_two_coordinators_at_once_one_draws_and_the_stale_one_writes_no
 
     assert isinstance(late, FencedError)
     assert drawn is None
-    step = await stale.store.step(WINDOW, "commit")
+    step = await stale.store.read(read_step, WINDOW, "commit")
     assert step is not None
     assert step.answer == b"drawn"
     for write in (
@@ -126,17 +130,17 @@ async def test_of_two_coordinators_at_once_one_draws_and_the_stale_one_writes_no
             WindowChange(window_id=WINDOW, required=frozenset({WindowState.RELEASING}), new_state=WindowState.ABORTED)
         ),
         stale.store.apply(replace(draw(b"late"), step=StepRow(name="open", request=b"", answer=b"late"))),
-        stale.store.put_chains([(b"\1" * 16, b"late")]),
+        stale.store.write(put_chains, [(b"\1" * 16, b"late")]),
     ):
         with pytest.raises(FencedError):
             await write
-    window = await elected.store.window(WINDOW)
+    window = await elected.store.read(read_window, WINDOW)
     assert window is not None
     assert window.state is WindowState.RELEASING
-    assert len(await elected.store.ledger()) == 1
+    assert len(await elected.store.read(read_ledger)) == 1
 
 
 async def test_who_is_no_coordinator_writes_nothing_that_happens_once(pair: Pair) -> None:
     with pytest.raises(FencedError):
         await pair[1].store.apply(draw(b"never elected"))
-    assert await pair[0].store.step(WINDOW, "commit") is None
+    assert await pair[0].store.read(read_step, WINDOW, "commit") is None

@@ -18,6 +18,7 @@ from fleetcount_aggregator.host.states import StateConflictError
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.database import Answer, SealedDatabase
+from fleetcount_aggregator.storage.ended import read_active
 from fleetcount_aggregator.storage.errors import DamagedError, StoreBusyError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES
@@ -32,8 +33,28 @@ from fleetcount_aggregator.storage.row_types import (
     WindowChange,
     WindowRow,
 )
-from fleetcount_aggregator.storage.rows import BATCHES_AT_ONCE
+from fleetcount_aggregator.storage.rows import (
+    BATCHES_AT_ONCE,
+    count_rejections,
+    raise_high_water,
+    read_batch,
+    read_batches,
+    read_high_water,
+    read_included,
+    read_ledger,
+    read_rejections,
+    read_step,
+    read_window,
+)
 from fleetcount_aggregator.storage.schema import SQLITE
+from fleetcount_aggregator.storage.session_rows import (
+    add_session,
+    forget_sessions,
+    read_chains,
+    read_session,
+    read_sessions,
+    read_sessions_of,
+)
 from fleetcount_aggregator.storage.store import Store, every_batch
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
@@ -81,7 +102,7 @@ def open_store(directory: Path, key: bytes = LOG_KEY) -> Store:
 async def reopened(directory: Path, opens: "Opening | None" = None) -> Store:
     """Return the store as an aggregator has it that finished what a crash left."""
     store = (opens or open_store)(directory)
-    for window_id in await store.unpurged():
+    for window_id in store.unpurged:
         await store.purge(window_id)
     return store
 
@@ -134,7 +155,7 @@ async def test_the_first_bytes_of_a_report_win(store: Store) -> None:
     outcomes = await add(store, [instalment(1, content=9)])
 
     assert outcomes == [StoreOutcome.OTHER_BYTES]
-    assert await store.instalment_digest(WINDOW, ReportId((1).to_bytes(16)), 1) == instalment(1).digest
+    assert await store.instalment_digests(WINDOW, [ReportId((1).to_bytes(16))], 1) == [instalment(1).digest]
 
 
 async def test_a_device_has_one_report_a_window(store: Store) -> None:
@@ -143,7 +164,7 @@ async def test_a_device_has_one_report_a_window(store: Store) -> None:
     outcomes = await add(store, [instalment(2, device=5)])
 
     assert outcomes == [StoreOutcome.SECOND_REPORT]
-    assert await store.instalment_digest(WINDOW, ReportId((2).to_bytes(16)), 1) is None
+    assert await store.instalment_digests(WINDOW, [ReportId((2).to_bytes(16))], 1) == [None]
 
 
 async def test_another_device_cannot_add_to_a_report(store: Store) -> None:
@@ -190,7 +211,7 @@ async def test_a_full_window_takes_what_belongs_to_its_reports_and_no_others(
     stored, full = StoreOutcome.STORED, StoreOutcome.FULL
     assert outcomes[:7] == [stored, stored, StoreOutcome.SAME, stored, full, full, full]
     assert outcomes[7:] == [stored, stored, StoreOutcome.SECOND_REPORT]
-    assert await store.instalment_digest(WINDOW, instalment(4).report_id, 1) is None
+    assert await store.instalment_digests(WINDOW, [instalment(4).report_id], 1) == [None]
 
 
 async def test_a_full_leaf_takes_no_more_reports_and_the_other_leaves_do(
@@ -227,7 +248,7 @@ async def test_closing_counts_half_pairs(store: Store) -> None:
 
     await store.apply(CLOSE)
 
-    assert await store.rejections(WINDOW) == {RejectReason.HALF_PAIR: 2}
+    assert await store.read(read_rejections, WINDOW) == {RejectReason.HALF_PAIR: 2}
     assert (await store.complete_reports(WINDOW)).ids.joined == (1).to_bytes(16)
 
 
@@ -243,8 +264,8 @@ async def test_a_step_is_taken_once_and_its_first_answer_stays(store: Store) -> 
     )
 
     assert await store.apply(second) == first
-    assert await store.step(WINDOW, "commit") == first
-    window = await store.window(WINDOW)
+    assert await store.read(read_step, WINDOW, "commit") == first
+    window = await store.read(read_window, WINDOW)
     assert window is not None
     assert window.state is WindowState.COLLECTING
 
@@ -271,7 +292,7 @@ async def test_a_step_that_is_taken_while_it_is_looked_for_is_not_taken_for_lost
         db.execute = one_by_one
         return sql.read_step(db, WINDOW, "commit")
 
-    assert await store.look(looked) in (None, step)
+    assert await store.read(looked) in (None, step)
     await store.close()
 
 
@@ -289,9 +310,9 @@ async def test_a_change_in_the_wrong_state_changes_nothing(store: Store) -> None
         await store.apply(change)
 
     assert conflict.value.state is WindowState.COLLECTING
-    assert await store.step(WINDOW, "commit") is None
-    assert not await store.ledger()
-    assert not await store.rejections(WINDOW)
+    assert await store.read(read_step, WINDOW, "commit") is None
+    assert not await store.read(read_ledger)
+    assert not await store.read(read_rejections, WINDOW)
 
 
 @pytest.mark.parametrize(
@@ -325,14 +346,14 @@ async def test_a_batch_is_stored_with_its_step_and_replaced_with_the_next(store:
 
     await store.apply(WindowChange(window_id=WINDOW, required=OPEN, step=steps[0], batch=first))
     await store.apply(WindowChange(window_id=WINDOW, required=OPEN, step=steps[0], batch=second))
-    row = await store.batch(WINDOW, 3)
+    row = await store.read(read_batch, WINDOW, 3)
     assert row is not None
     assert fields(row) == fields(first)
 
     await store.apply(WindowChange(window_id=WINDOW, required=OPEN, step=steps[1], batch=second))
     await store.apply(WindowChange(window_id=WINDOW, required=OPEN, batch=batch(1)))
-    assert [fields(one) for one in await store.batches(WINDOW)] == [fields(batch(1)), fields(second)]
-    assert await store.batch(WINDOW, 2) is None
+    assert [fields(one) for one in await store.read(read_batches, WINDOW)] == [fields(batch(1)), fields(second)]
+    assert await store.read(read_batch, WINDOW, 2) is None
 
 
 async def test_complete_reports_are_fixed_by_closing_and_load_where_they_are(store: Store) -> None:
@@ -373,7 +394,7 @@ async def test_many_batches_are_read_a_few_at_a_time_and_each_once(store: Store)
         )
 
     assert [one.number async for one in every_batch(store, WINDOW)] == numbers
-    assert [one.number for one in await store.batches(WINDOW)] == numbers[:BATCHES_AT_ONCE]
+    assert [one.number for one in await store.read(read_batches, WINDOW)] == numbers[:BATCHES_AT_ONCE]
 
 
 async def test_the_set_is_known_until_the_window_is_purged(store: Store) -> None:
@@ -386,50 +407,50 @@ async def test_the_set_is_known_until_the_window_is_purged(store: Store) -> None
         included=bytes((1, 0, 1)),
     )
 
-    assert await store.included(WINDOW) is None
+    assert await store.read(read_included, WINDOW) is None
     await store.apply(change)
-    assert await store.included(WINDOW) == bytes((1, 0, 1))
+    assert await store.read(read_included, WINDOW) == bytes((1, 0, 1))
 
     over = WindowChange(window_id=WINDOW, required=frozenset({WindowState.RELEASING}), new_state=WindowState.RELEASED)
     await store.apply(over)
     await store.purge(WINDOW)
-    assert await store.included(WINDOW) is None
+    assert await store.read(read_included, WINDOW) is None
 
 
 async def test_sessions_are_kept_as_they_first_came_until_they_expire(store: Store) -> None:
     row = session_row()
-    assert await store.add_session(row, most=1, now=0) == row
-    assert await store.add_session(replace(row, request=b"other"), most=1, now=0) == row
+    assert await store.write_unfenced(add_session, row, most=1, now=0) == row
+    assert await store.write_unfenced(add_session, replace(row, request=b"other"), most=1, now=0) == row
 
-    assert await store.session(row.session_id) == row
-    assert await store.sessions([SessionId(b"u" * 16), row.session_id]) == [row]
-    assert await store.sessions_of(row.certificate, 99) == 1
-    assert await store.sessions_of(row.certificate, 100) == 0
+    assert await store.read(read_session, row.session_id) == row
+    assert await store.read(read_sessions, [SessionId(b"u" * 16), row.session_id]) == [row]
+    assert await store.read(read_sessions_of, row.certificate, 99) == 1
+    assert await store.read(read_sessions_of, row.certificate, 100) == 0
 
-    await store.forget_sessions(101)
+    await store.write_unfenced(forget_sessions, 101)
 
-    assert await store.session(row.session_id) is None
-    assert await store.chains([row.session_id]) == []
+    assert await store.read(read_session, row.session_id) is None
+    assert await store.read(read_chains, [row.session_id]) == []
 
 
 async def test_a_device_has_no_more_sessions_than_it_may_and_an_expired_one_does_not_count(store: Store) -> None:
     rows = [session_row(number) for number in range(1, 4)]
-    assert [await store.add_session(row, most=2, now=99) for row in rows] == [rows[0], rows[1], None]
-    assert await store.add_session(rows[0], most=2, now=99) == rows[0]
-    assert await store.add_session(rows[2], most=2, now=100) == rows[2]
+    assert [await store.write_unfenced(add_session, row, most=2, now=99) for row in rows] == [rows[0], rows[1], None]
+    assert await store.write_unfenced(add_session, rows[0], most=2, now=99) == rows[0]
+    assert await store.write_unfenced(add_session, rows[2], most=2, now=100) == rows[2]
 
 
 async def test_sessions_and_their_keys_are_found_in_the_order_in_which_they_are_asked_for(store: Store) -> None:
     rows = [replace(session_row(), session_id=SessionId(number.to_bytes(16))) for number in range(1, 300)]
-    await asyncio.gather(*(store.add_session(row, most=300, now=0) for row in rows))
+    await asyncio.gather(*(store.write_unfenced(add_session, row, most=300, now=0) for row in rows))
     asked = [rows[number] for number in (298, 3, 257, 256, 255)] + rows[:270]
 
-    found = await store.sessions([row.session_id for row in asked[:5]] + [SessionId(bytes(16))])
-    chains = await store.chains([row.session_id for row in asked])
+    found = await store.read(read_sessions, [row.session_id for row in asked[:5]] + [SessionId(bytes(16))])
+    chains = await store.read(read_chains, [row.session_id for row in asked])
 
     assert found == asked[:5]
     assert chains == [(row.session_id, row.chain) for row in asked]
-    assert await store.sessions([]) == []
+    assert await store.read(read_sessions, []) == []
 
 
 async def test_a_window_is_installed_once_and_windows_keep_their_order(store: Store) -> None:
@@ -438,10 +459,10 @@ async def test_a_window_is_installed_once_and_windows_keep_their_order(store: St
 
     await store.decide_windows((), replace(window_row(), canonical=b"other"))
 
-    stored = await store.window(WINDOW)
+    stored = await store.read(read_window, WINDOW)
     assert stored is not None
     assert stored.canonical == b"canonical"
-    assert list(await store.active_windows()) == [WINDOW, other]
+    assert list(await store.read(read_active)) == [WINDOW, other]
 
 
 async def test_a_release_is_debited_once(store: Store) -> None:
@@ -450,14 +471,14 @@ async def test_a_release_is_debited_once(store: Store) -> None:
     for debited_at in (3, 4):
         await store.apply(WindowChange(window_id=WINDOW, required=OPEN, debit=replace(row, debited_at=debited_at)))
 
-    assert list(await store.ledger()) == [row]
+    assert list(await store.read(read_ledger)) == [row]
 
 
 async def test_a_mark_never_falls(store: Store) -> None:
     for rows in (3, 7, 5):
-        await store.raise_high_water(AggregatorId("beta"), rows)
+        await store.write(raise_high_water, AggregatorId("beta"), rows)
 
-    assert await store.high_water() == {AggregatorId("beta"): 7}
+    assert await store.read(read_high_water) == {AggregatorId("beta"): 7}
 
 
 async def end(store: Store) -> None:
@@ -481,8 +502,8 @@ async def test_purging_keeps_digests_and_forgets_the_rest(store: Store) -> None:
     for _ in range(2):
         await store.purge(WINDOW)
 
-    assert not await store.batches(WINDOW)
-    assert (await store.step(WINDOW, "set"), await store.step(WINDOW, "finish/0")) == (kept, None)
+    assert not await store.read(read_batches, WINDOW)
+    assert (await store.read(read_step, WINDOW, "set"), await store.read(read_step, WINDOW, "finish/0")) == (kept, None)
     assert len((await store.complete_reports(WINDOW)).ids) == 0
     again = [instalment(1), instalment(2, 2), instalment(2, content=9), instalment(1, device=5), instalment(3)]
     assert await add(store, again) == [
@@ -492,15 +513,15 @@ async def test_purging_keeps_digests_and_forgets_the_rest(store: Store) -> None:
         StoreOutcome.OTHER_BYTES,
         StoreOutcome.CLOSED,
     ]
-    assert await store.instalment_digest(WINDOW, instalment(2).report_id, 2) == instalment(2, 2).digest
-    assert await store.instalment_digest(WINDOW, instalment(3).report_id, 2) is None
+    assert await store.instalment_digests(WINDOW, [instalment(2).report_id], 2) == [instalment(2, 2).digest]
+    assert await store.instalment_digests(WINDOW, [instalment(3).report_id], 2) == [None]
 
 
 async def test_rejections_add_up(store: Store) -> None:
-    await store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 2, RejectReason.BAD_SEAL: 1})
-    await store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 3})
+    await store.write_unfenced(count_rejections, WINDOW, {RejectReason.TOO_LATE: 2, RejectReason.BAD_SEAL: 1})
+    await store.write_unfenced(count_rejections, WINDOW, {RejectReason.TOO_LATE: 3})
 
-    assert await store.rejections(WINDOW) == {RejectReason.TOO_LATE: 5, RejectReason.BAD_SEAL: 1}
+    assert await store.read(read_rejections, WINDOW) == {RejectReason.TOO_LATE: 5, RejectReason.BAD_SEAL: 1}
 
 
 async def test_32_submitters_of_one_report_are_counted_once(store: Store) -> None:
@@ -520,7 +541,7 @@ async def test_nothing_is_stored_behind_the_closing_of_intake(store: Store) -> N
         "a lane that is closed is busy until the move is known"
     )
     stored = sum(one == [StoreOutcome.STORED] for one in (before, *results))
-    assert await store.rejections(WINDOW) == {RejectReason.HALF_PAIR: stored}
+    assert await store.read(read_rejections, WINDOW) == {RejectReason.HALF_PAIR: stored}
     assert await add(store, [instalment(99)]) == [StoreOutcome.CLOSED]
 
 
@@ -541,7 +562,7 @@ async def test_everything_is_there_after_opening_again(tmp_path: Path, opens: Op
     assert await add(again, [instalment(1), instalment(3)]) == [known, StoreOutcome.STORED]
     await again.apply(CLOSE)
     assert len((await again.complete_reports(WINDOW)).ids) == 2
-    assert await again.rejections(WINDOW) == {RejectReason.HALF_PAIR: 1}
+    assert await again.read(read_rejections, WINDOW) == {RejectReason.HALF_PAIR: 1}
     await again.close()
 
 
@@ -622,7 +643,7 @@ async def test_an_open_log_that_has_lost_what_was_durable_is_named_and_nothing_o
     if ends == "closed":
         await store.close()
     elif ends == "after another write":
-        await store.raise_high_water(AggregatorId("beta"), 1)
+        await store.write(raise_high_water, AggregatorId("beta"), 1)
     else:
         async with asyncio.timeout(60):
             while durable_bytes(tmp_path) < log.stat().st_size:
@@ -653,7 +674,7 @@ async def test_what_grows_behind_the_last_note_may_be_torn(tmp_path: Path, monke
     store = open_store(tmp_path)
     await store.decide_windows((), window_row())
     await complete(store, 1)
-    await store.raise_high_water(AggregatorId("beta"), 1)
+    await store.write(raise_high_water, AggregatorId("beta"), 1)
     await complete(store, 2)
     copy = as_a_crash_leaves_it(tmp_path)
     await store.close()
@@ -683,7 +704,7 @@ async def test_a_window_whose_log_the_operator_put_aside_ends_and_the_others_go_
 
     for _ in range(2):
         again = await reopened(tmp_path)
-        window = await again.window(WINDOW)
+        window = await again.read(read_window, WINDOW)
         assert window is not None
         assert (window.state, window.abort_reason) == (WindowState.ABORTED, "log_lost")
         rows = [instalment(1), replace(instalment(1), window_id=other)]
@@ -770,7 +791,7 @@ async def test_a_purge_that_a_crash_cut_off_is_finished_at_the_next_start(tmp_pa
     again = await reopened(tmp_path, opens)
 
     assert not again.logs.backend.holds(WINDOW)
-    assert not await again.batches(WINDOW)
+    assert not await again.read(read_batches, WINDOW)
     assert await add(again, [instalment(1), instalment(3)]) == [StoreOutcome.SAME, StoreOutcome.CLOSED]
     await again.close()
 
@@ -789,7 +810,7 @@ async def test_a_purge_that_had_deleted_the_log_only_is_finished_at_the_next_sta
 
     again = await reopened(tmp_path, opens)
 
-    assert not await again.batches(WINDOW)
+    assert not await again.read(read_batches, WINDOW)
     await again.close()
 
 
@@ -807,14 +828,14 @@ async def test_a_full_disk_fails_the_group_and_later_writes_work(
     results = await asyncio.gather(
         add(store, [instalment(1)]),
         add(store, [instalment(2), instalment(1, 2)]),
-        store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 1}),
+        store.write_unfenced(count_rejections, WINDOW, {RejectReason.TOO_LATE: 1}),
         return_exceptions=True,
     )
     monkeypatch.undo()
 
     assert isinstance(results[1], StoreError)
     assert results[2] is None, "what does not go into the log is none of its business"
-    assert await store.instalment_digest(WINDOW, instalment(2).report_id, 1) is None
+    assert await store.instalment_digests(WINDOW, [instalment(2).report_id], 1) == [None]
     assert await add(store, [instalment(2), instalment(1, 2)]) == [StoreOutcome.STORED] * 2
     await store.close()
 
@@ -847,11 +868,11 @@ async def test_who_looks_for_long_holds_up_no_write_after_a_window_has_ended(tmp
         looking.execute("SELECT COUNT(*) FROM windows").fetchone()
         begun = time.monotonic()
         await store.purge(WINDOW)
-        await store.raise_high_water(AggregatorId("beta"), 1)
+        await store.write(raise_high_water, AggregatorId("beta"), 1)
         assert time.monotonic() - begun < 9
         assert journal.stat().st_size
 
-    await store.raise_high_water(AggregatorId("beta"), 2)
+    await store.write(raise_high_water, AggregatorId("beta"), 2)
     assert not journal.stat().st_size
     await store.close()
 
@@ -950,7 +971,7 @@ async def test_a_write_nobody_expected_to_fail_leaves_the_store_working(tmp_path
     async with asyncio.timeout(60):
         results = await asyncio.gather(
             add(store, [instalment(1)]),
-            store.raise_high_water(AggregatorId("beta"), 2**63),
+            store.write(raise_high_water, AggregatorId("beta"), 2**63),
             add(store, [instalment(2)]),
             return_exceptions=True,
         )
@@ -958,7 +979,7 @@ async def test_a_write_nobody_expected_to_fail_leaves_the_store_working(tmp_path
 
     assert results[0] == results[2] == later == [StoreOutcome.STORED]
     assert isinstance(results[1], StoreError)
-    assert await store.high_water() == {}
+    assert await store.read(read_high_water) == {}
     await store.close()
 
 
@@ -989,10 +1010,10 @@ async def test_a_disk_that_fails_even_to_roll_back_leaves_the_store_working(
     async with asyncio.timeout(60):
         for _ in range(2):
             with pytest.raises(StoreError, match="could not commit"):
-                await store.raise_high_water(AggregatorId("beta"), 3)
-        await store.raise_high_water(AggregatorId("beta"), 4)
+                await store.write(raise_high_water, AggregatorId("beta"), 3)
+        await store.write(raise_high_water, AggregatorId("beta"), 4)
 
-    assert await store.high_water() == {AggregatorId("beta"): 4}
+    assert await store.read(read_high_water) == {AggregatorId("beta"): 4}
     await store.close()
 
 
@@ -1039,6 +1060,6 @@ async def test_a_closed_store_says_so(tmp_path: Path, opens: Opening) -> None:
     await store.close()
 
     with pytest.raises(StoreError, match="closed"):
-        await store.active_windows()
+        await store.read(read_active)
     with pytest.raises(StoreError, match="closed"):
         await store.purge(WINDOW)

@@ -17,7 +17,7 @@ from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.memory.installed import InstalledQuestion
 from fleetcount_aggregator.process.serving import Core
-from fleetcount_aggregator.storage.ended import FIRST_KEY
+from fleetcount_aggregator.storage.ended import FIRST_KEY, read_archived
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import Lifecycle
 from fleetcount_aggregator.transport import mqtt_announcing, mqtt_intake, mqtt_subscribing
@@ -32,7 +32,6 @@ from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, SessionId, UserName, WindowId
 from fleetcount_protocol.messages import (
     Instalment,
-    InstalmentReply,
     Receipt,
     ReleaseAnswer,
     SessionAccepted,
@@ -48,7 +47,7 @@ from fleetcount_protocol.wire.device import (
     SESSION_REPLY,
     SESSION_REQUEST,
 )
-from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, UploadAnswer
 from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_protocol.wire.topics import (
     question_filter,
@@ -306,7 +305,7 @@ async def test_an_outcome_is_taken_away_from_the_broker_when_its_window_is_retir
         await network.run_to_the_end(window)
         kept = await next_on(client, "release")
         await network.advance_to(window.expiry + 200)
-        while not await core.context.store.archived_windows(Lifecycle.RETIRED, FIRST_KEY, 10**11):
+        while not await core.context.store.read(read_archived, Lifecycle.RETIRED, FIRST_KEY, 10**11):
             await network.look_after_all()
             await network.advance_to(int(network.clock.now()) + 61)
             await asyncio.sleep(0.05)
@@ -336,7 +335,7 @@ async def test_a_coordinator_without_the_connection_takes_away_what_another_proc
         await network.advance_to(window.expiry + 200)
         await network.look_after_all()
         await network.look_after_all()
-        assert not await core.context.store.archived_windows(Lifecycle.RETIRED, FIRST_KEY, 10**11), (
+        assert not await core.context.store.read(read_archived, Lifecycle.RETIRED, FIRST_KEY, 10**11), (
             "a broker that is away keeps it"
         )
 
@@ -344,7 +343,7 @@ async def test_a_coordinator_without_the_connection_takes_away_what_another_proc
         await network.advance_to(int(network.clock.now()) + 61)
         await network.look_after_all()
 
-        assert await core.context.store.archived_windows(Lifecycle.RETIRED, FIRST_KEY, 10**11)
+        assert await core.context.store.read(read_archived, Lifecycle.RETIRED, FIRST_KEY, 10**11)
         async for message in client.messages:
             if not message.payload:
                 break
@@ -407,14 +406,14 @@ async def test_a_message_that_makes_the_code_fail_is_counted_and_spoils_no_other
     devices = [TestDevice(network, window, number) for number in range(4)]
     for device in devices:
         await device.open_sessions()
-    honest = core.service.upload
+    honest = core.service.take
 
-    async def upload(instalments: Sequence[Instalment]) -> Sequence[InstalmentReply]:
-        if any(one.report_id == devices[1].report_id for one in instalments):
+    async def take(upload: Upload) -> UploadAnswer:
+        if any(one.report_id == devices[1].report_id for one in upload.instalments()):
             raise KeyError("secret-canary")
-        return await honest(instalments)
+        return await honest(upload)
 
-    monkeypatch.setattr(core.service, "upload", upload)
+    monkeypatch.setattr(core.service, "take", take)
     intake = MqttIntake(core.context, core.service, MqttTable(broker="127.0.0.1:1"))
 
     group = [arrived(window, published(one.first(0)[0])) for one in devices]
@@ -438,10 +437,10 @@ async def test_a_message_that_makes_the_code_fail_is_acknowledged_and_intake_goe
     core, device = network.core(0), TestDevice(network, window, 0)
     await device.open_sessions()
 
-    async def upload(_: Sequence[Instalment]) -> Sequence[InstalmentReply]:
+    async def take(_: Upload) -> UploadAnswer:
         raise KeyError
 
-    monkeypatch.setattr(core.service, "upload", upload)
+    monkeypatch.setattr(core.service, "take", take)
     broker = FakeBroker(report_topic("test", ALPHA, CAR, window.window_id), published(device.first(0)[0]))
 
     async with asyncio.timeout(60), listening(broker.serve) as port, taking(core, port):
@@ -588,18 +587,18 @@ async def test_a_group_is_all_that_has_arrived_up_to_the_broker_s_limit(
     core, device = network.core(0), TestDevice(network, window, 0)
     await device.open_sessions()
     may_commit, groups, here = asyncio.Event(), list[int](), list[Publication]()
-    honest, put = core.service.upload, Inbox.put
+    honest, put = core.service.take, Inbox.put
 
     def counted(inbox: Inbox, message: Publication) -> bool:
         here.append(message)
         return put(inbox, message)
 
-    async def slow(instalments: Sequence[Instalment]) -> tuple[InstalmentReply, ...]:
-        groups.append(len(instalments))
+    async def slow(upload: Upload) -> UploadAnswer:
+        groups.append(sum(map(len, upload.runs)))
         await may_commit.wait()
-        return await honest(instalments)
+        return await honest(upload)
 
-    monkeypatch.setattr(core.service, "upload", slow)
+    monkeypatch.setattr(core.service, "take", slow)
     monkeypatch.setattr(Inbox, "put", counted)
     payload, topic = (
         published(device.first(0)[0]),
@@ -709,17 +708,17 @@ async def test_an_aggregator_that_holds_the_broker_up_goes_on_serving(
     core, device = network.core(0), TestDevice(network, window, 0)
     await device.open_sessions()
     may_answer, slowed = asyncio.Event(), asyncio.Event()
-    honest, pause = core.service.upload, MqttConnection.pause
+    honest, pause = core.service.take, MqttConnection.pause
 
-    async def gated(instalments: Sequence[Instalment]) -> tuple[InstalmentReply, ...]:
+    async def gated(upload: Upload) -> UploadAnswer:
         await may_answer.wait()
-        return await honest(instalments)
+        return await honest(upload)
 
     def noted(client: MqttConnection) -> None:
         slowed.set()
         pause(client)
 
-    monkeypatch.setattr(core.service, "upload", gated)
+    monkeypatch.setattr(core.service, "take", gated)
     monkeypatch.setattr(MqttConnection, "pause", noted)
     large = replace(device.first(0)[0], session_id=SessionId(bytes(16)), ciphertext=bytes(190_000))
     payload, users = published(large), [UserName(f"d-{number}") for number in range(80)]

@@ -8,6 +8,7 @@ import pytest
 from fleetcount_aggregator.peers import PeerUnreachableError
 from fleetcount_aggregator.storage.log_format import FILE_HEADER_BYTES, HEAD_BYTES, FrameHead
 from fleetcount_aggregator.storage.row_types import ReportVerdict
+from fleetcount_aggregator.storage.rows import read_included, read_ledger, read_rejections
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
@@ -119,7 +120,7 @@ async def test_an_abandoned_batch_that_the_helper_accepted_still_ends_everywhere
     await network.run_to_the_end(window)
 
     assert await states(network, window) == [(WindowState.ABORTED, "peer_unreachable")] * 2
-    assert [len(await network.core(p).context.store.ledger()) for p in range(2)] == [0, 0]
+    assert [len(await network.core(p).context.store.read(read_ledger)) for p in range(2)] == [0, 0]
 
 
 async def test_a_leader_that_never_comes_back_ends_in_a_public_abort_at_the_helper() -> None:
@@ -196,7 +197,7 @@ async def test_too_few_reports_are_a_public_abort_and_no_noise_is_drawn() -> Non
     await network.run_to_the_end(window)
 
     assert await states(network, window) == [(WindowState.ABORTED, "too_few_reports")] * 2
-    assert [len(await network.core(p).context.store.ledger()) for p in range(2)] == [0, 0]
+    assert [len(await network.core(p).context.store.read(read_ledger)) for p in range(2)] == [0, 0]
 
 
 async def test_no_reports_at_all_are_too_few() -> None:
@@ -238,7 +239,7 @@ async def test_a_report_that_one_aggregator_does_not_accept_is_out_everywhere(mo
     sets: list[bytes | None] = []
 
     async def look(position: int) -> None:
-        sets.append(await network.core(position).context.store.included(window.window_id))
+        sets.append(await network.core(position).context.store.read(read_included, window.window_id))
 
     for position in range(3):
         purge = network.core(position).context.store.purge
@@ -278,7 +279,9 @@ async def test_a_part_that_is_damaged_in_a_store_puts_its_report_out_and_no_othe
     assert await states(network, window) == [(WindowState.RELEASED, "")] * 2
     answer = await network.core(0).service.release(window.window_id)
     assert [cell.raw for cell in decode_record(answer.record).cells] == [0, 0, 1, 0], "all but the first device"
-    counts = [await network.core(position).context.store.rejections(window.window_id) for position in range(2)]
+    counts = [
+        await network.core(position).context.store.read(read_rejections, window.window_id) for position in range(2)
+    ]
     expected = {RejectReason.MALFORMED: 1}
     assert counts[side] == expected
     assert sum(counts[1 - side].values()) == 1
@@ -305,5 +308,7 @@ async def test_a_batch_the_helper_has_nothing_of_is_out_and_the_others_count(
     assert await states(network, window) == [(WindowState.RELEASED, "")] * 2
     answer = await network.core(0).service.release(window.window_id)
     assert [cell.raw for cell in decode_record(answer.record).cells] == DIFFERENCE
-    counts = [await network.core(position).context.store.rejections(window.window_id) for position in range(2)]
+    counts = [
+        await network.core(position).context.store.read(read_rejections, window.window_id) for position in range(2)
+    ]
     assert counts == [{RejectReason.MISSING_AT_PEER: 1}, {}]

@@ -16,15 +16,16 @@ from cryptography.x509 import load_pem_x509_certificate
 from fleetcount_aggregator.greetings import Greetings
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.storage.rows import read_rejections
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import (
-    PEER_SERVICE,
     DeviceShell,
     PeerShell,
     certified_peer,
     device_server,
     peer_server,
 )
+from fleetcount_aggregator.transport.peer_calls import PEER_SERVICE
 from fleetcount_aggregator.verification.workers import ProcessWorkers
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential, Purpose, key_digest
 from fleetcount_protocol.channel.greetings import Greeting, Meeting, sign_epoch, sign_greeting
@@ -382,10 +383,10 @@ async def test_a_set_is_read_from_the_leader_alone_once_at_a_time_and_no_longer_
 
 
 async def test_an_error_inside_shows_a_peer_no_text(listening: Listening, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def broken(_: object) -> None:
+    async def broken(*_: object) -> None:
         raise ValueError("secret-canary")
 
-    monkeypatch.setattr(listening.network.core(1).context.store, "window", broken)
+    monkeypatch.setattr(listening.network.core(1).context.store, "read", broken)
     leader = listening.peer("alpha")
 
     with pytest.raises(PeerUnreachableError) as failure:
@@ -546,7 +547,7 @@ async def test_a_call_for_another_aggregator_is_refused() -> None:
         core.service.refuse_busy(upload)
     with pytest.raises(PeerRefusalError):
         core.service.questions(QuestionQuery(aggregator_id=BETA, deployment="test"))
-    assert await core.context.store.rejections(window.window_id) == {}
+    assert await core.context.store.read(read_rejections, window.window_id) == {}
 
 
 async def test_a_certificate_has_so_many_bytes_under_way_and_leaves_the_rest_to_others(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.host.store_place import StorePlace
+from fleetcount_aggregator.storage.question_rows import read_questions
 from fleetcount_aggregator.windows.budget import Charge, charge_of, check_budget, debit_row
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.status import read_spent, read_status
@@ -37,7 +38,7 @@ async def started(**limits: object) -> Network:
 async def refused(network: Network, signed: SignedQuestion, match: str, seed: bytes = SEED) -> None:
     with pytest.raises((QuestionError, SignatureError), match=match):
         await install_question(network.core(0).context, signed, seed)
-    assert not await network.core(0).context.store.questions()
+    assert not await network.core(0).context.store.read(read_questions)
 
 
 async def test_a_window_needs_everybody_s_valid_signature() -> None:

@@ -12,8 +12,9 @@ import pytest
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.storage.ended import ArchivedWindow
+from fleetcount_aggregator.storage.ended import ArchivedWindow, archive_windows
 from fleetcount_aggregator.storage.row_types import DecidedWindow, StepRow, WindowChange, WindowRow
+from fleetcount_aggregator.storage.rows import read_window
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.errors import DecodeError, PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
@@ -69,7 +70,7 @@ async def fill(network: Network, question: Question, position: int, last: int) -
             writes.append(store.apply(WindowChange(window_id=window.window_id, required=released, step=step)))
     for at in range(0, len(writes), 1000):
         await asyncio.gather(*writes[at : at + 1000])
-    await store.archive_windows(resting)
+    await store.write(archive_windows, resting)
     await store.close()
 
 
@@ -90,13 +91,14 @@ async def test_thousands_of_ended_windows_are_not_loaded_and_answer_as_before(
         await fill(network, question, position, MANY)
     await network.advance_to(schedule.closes(MANY))
     reads: Counter[WindowId] = Counter()
-    read = Store.window
+    read = Store.read
 
-    async def counted(store: Store, window_id: WindowId) -> WindowRow | None:
-        reads[window_id] += 1
-        return await read(store, window_id)
+    async def counted(store: Store, work: Any, *args: Any, **named: Any) -> Any:
+        if work is read_window:
+            reads[args[0]] += 1
+        return await read(store, work, *args, **named)
 
-    monkeypatch.setattr(Store, "window", counted)
+    monkeypatch.setattr(Store, "read", counted)
 
     await network.start_all()
     at_start = sum(reads.values())
@@ -182,7 +184,7 @@ async def test_a_window_whose_bytes_are_damaged_is_not_passed_over(tmp_path: Pat
     await network.start_all()
     window = await network.ask()
     context = network.core(0).context
-    row = await context.store.window(window.window_id)
+    row = await context.store.read(read_window, window.window_id)
     assert row is not None
     other = WindowId(bytes(32))
     await context.store.decide_windows(

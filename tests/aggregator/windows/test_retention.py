@@ -1,5 +1,6 @@
 """How long what has ended is kept, what it is answered meanwhile, and what an aggregator with years behind it holds."""
 
+import asyncio
 from dataclasses import replace
 from pathlib import Path
 
@@ -7,8 +8,9 @@ import pytest
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
 from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.memory.windows import broker_unreachable
-from fleetcount_aggregator.storage.ended import FIRST_KEY, ArchivedWindow
+from fleetcount_aggregator.storage.ended import FIRST_KEY, ArchivedWindow, archive_windows, read_archived
 from fleetcount_aggregator.storage.row_types import LedgerRow, Lifecycle, WindowChange, WindowRow
+from fleetcount_aggregator.storage.rows import read_ledger, read_ledger_rows
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.retention import Retention
 from fleetcount_protocol.errors import QuestionError, RejectReason
@@ -53,9 +55,27 @@ async def pass_to(network: Network, moment: int) -> None:
 async def rests(network: Network, rest: Lifecycle) -> list[list[WindowId]]:
     seats = range(len(network.seats))
     return [
-        [row.window_id for row in await network.core(one).context.store.archived_windows(rest, FIRST_KEY, 10**11)]
+        [row.window_id for row in await network.core(one).context.store.read(read_archived, rest, FIRST_KEY, 10**11)]
         for one in seats
     ]
+
+
+async def test_what_a_release_purges_retention_does_not_purge_beside_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = network_of()
+    await network.start_all()
+    window = await network.ask(expiry=START + 40_000)
+    windows = network.core(0).context.windows
+    await move(windows, window.window_id, WindowState.ABORTED)
+    purge, purged = windows.store.purge, list[WindowId]()
+
+    async def noted(window_id: WindowId) -> None:
+        purged.append(window_id)
+        await purge(window_id)
+
+    monkeypatch.setattr(windows.store, "purge", noted)
+    await asyncio.gather(windows.purge(window.window_id), windows.purge(window.window_id))
+
+    assert purged == [window.window_id]
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -104,8 +124,8 @@ async def test_a_forgotten_window_is_unknown_and_its_debit_stays_counted() -> No
         store = network.core(position).context.store
         with pytest.raises(UnknownWindowError):
             await network.core(position).service.release(window.window_id)
-        assert not await store.ledger()
-        assert await store.ledger_rows() == 1
+        assert not await store.read(read_ledger)
+        assert await store.read(read_ledger_rows) == 1
     later = {name: getattr(window, name) + over + 1000 - START for name in WINDOWS}
     again = await network.ask(**later)
     await network.come_to(again)
@@ -180,13 +200,15 @@ async def test_a_damaged_row_of_an_ended_window_keeps_no_other_from_its_rest(tmp
             await core.context.windows.purge(window_id)
     store = core.context.store
     assert isinstance(store, Store)
-    await store.mend(lambda db: db.execute("UPDATE windows SET abort_reason = 'other' WHERE window_id = ?", (both[0],)))
+    await store.write(
+        lambda db: db.execute("UPDATE windows SET abort_reason = 'other' WHERE window_id = ?", (both[0],))
+    )
 
     retention = Retention(core.context.windows, core.context.questions)
     for _ in range(2):
         await retention.look()
 
-    assert [row.window_id for row in await store.archived_windows(Lifecycle.ARCHIVED, FIRST_KEY, 10**11)] == both[1:]
+    assert [row.window_id for row in await store.read(read_archived, Lifecycle.ARCHIVED, FIRST_KEY, 10**11)] == both[1:]
     assert list(core.context.windows.quarantined) == both[:1]
     await network.stop_all()
 
@@ -228,8 +250,8 @@ async def fill(network: Network, count: int, signal: str) -> list[Window]:
         )
         await store.apply(WindowChange(window_id=window.window_id, required=frozenset(WindowState), debit=debit))
         store.data_keys.destroy(window.window_id)
-    await store.archive_windows(
-        [ArchivedWindow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows]
+    await store.write(
+        archive_windows, [ArchivedWindow(window_id=one.window_id, expiry=one.expiry, led=True) for one in windows]
     )
     return windows
 

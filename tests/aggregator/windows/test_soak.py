@@ -21,7 +21,7 @@ def held(network: Network, directory: Path) -> tuple[int, ...]:
         core = network.core(position)
         windows, peers = core.context.windows, core.context.peers
         counts += [len(one) for one in (windows, windows.states, windows.live, windows.due, windows.ended)]
-        counts += [len(one) for one in (windows.purged, windows.ended_cache, peers._last_contact)]
+        counts += [len(one) for one in (windows.purged, windows._ended_cache, peers._last_contact)]
         counts += [len(core.scheduler._delivered), len(windows.store.data_keys._keys)]
     return tuple(counts)
 
@@ -73,6 +73,7 @@ async def test_a_few_questions_leave_nothing_that_grows(tmp_path: Path, monkeypa
 
 
 @pytest.mark.nightly
+@pytest.mark.timeout(1800)
 async def test_an_hour_of_a_question_every_two_and_a_half_seconds(tmp_path: Path) -> None:
     grown, counts = await soak(tmp_path, questions=1_440, settled=240)
 

@@ -14,6 +14,8 @@ from fleetcount_aggregator.memory.installed import InstalledQuestion
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.outcomes import settle_restored
+from fleetcount_aggregator.storage.ended import read_costs
+from fleetcount_aggregator.storage.question_rows import read_questions
 from fleetcount_aggregator.storage.row_types import Charged, Cost
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_aggregator.windows.question_install import install_question
@@ -140,7 +142,7 @@ async def test_a_latest_start_that_has_passed_is_refused_the_seed_stays_and_noth
         " the latest start that all signed\n"
     )
     assert (tmp_path / "q.seed").read_bytes() == seed
-    assert not await network.core(0).context.store.questions()
+    assert not await network.core(0).context.store.read(read_questions)
     await network.stop_all()
 
 
@@ -169,7 +171,7 @@ async def test_a_helper_takes_no_question_without_a_start_that_all_signed(
 
     assert refused.value.problem is PeerProblem.WINDOW_REFUSED
     assert re.search(why, str(refused.value.__cause__))
-    assert not await network.core(1).context.store.questions()
+    assert not await network.core(1).context.store.read(read_questions)
     await network.stop_all()
 
 
@@ -269,7 +271,7 @@ async def test_a_leader_put_back_from_before_the_start_ends_the_window_that_is_o
 
 async def cost(context: Context, asked: InstalledQuestion) -> Cost:
     charged = Charged(asked.question_id, asked.asked.schedule.windows, asked.was_withdrawn)
-    return (await context.store.costs([charged]))[0]
+    return (await context.store.read(read_costs, [charged]))[0]
 
 
 async def test_what_is_stopped_before_its_first_window_costs_nothing_and_makes_room() -> None:

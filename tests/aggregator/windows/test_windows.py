@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.host.keys import KeyRing, Validity
 from fleetcount_aggregator.host.moment import Skew
+from fleetcount_aggregator.storage.ended import read_active
+from fleetcount_aggregator.storage.rows import read_ledger
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.messages import WindowState
@@ -44,7 +46,7 @@ async def test_a_window_is_made_shortly_before_it_opens_and_the_same_everywhere(
         [window] = network.core(position).context.windows.values()
         assert window.asked.canonical == expected.canonical
         assert window.verify_key == window_verify_key(seed, expected.window_id)
-        assert list(await network.core(position).context.store.active_windows()) == [expected.window_id]
+        assert list(await network.core(position).context.store.read(read_active)) == [expected.window_id]
 
 
 async def test_every_window_is_released_in_its_turn() -> None:
@@ -63,7 +65,7 @@ async def test_every_window_is_released_in_its_turn() -> None:
         for index in range(question.schedule.windows):
             answer = await core.service.release(window_at(question, index).window_id)
             assert answer.state is WindowState.RELEASED
-        assert len(await core.context.store.ledger()) == question.schedule.windows
+        assert len(await core.context.store.read(read_ledger)) == question.schedule.windows
 
 
 async def test_windows_that_pass_while_an_aggregator_is_down_are_missed(tmp_path: Path) -> None:
@@ -134,7 +136,7 @@ async def test_a_crash_while_a_window_is_made_leaves_it_made_once(tmp_path: Path
 
     assert not network.core(0).context.host.failpoints.armed
     assert await network.decided(question) == await network.decided(question, 1) == ["window"]
-    assert list(await network.core(0).context.store.active_windows()) == [window_at(question, 0).window_id]
+    assert list(await network.core(0).context.store.read(read_active)) == [window_at(question, 0).window_id]
     await network.stop_all()
 
 

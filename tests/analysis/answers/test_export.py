@@ -158,6 +158,16 @@ def test_what_readers_guess_from_a_csv_file_is_right(tmp_path: Path) -> None:
         assert [row[2] for row in rows] == np.repeat(table.opens, 4).tolist()
 
 
+def test_a_label_is_no_formula_to_a_spreadsheet_and_the_same_text_in_parquet(tmp_path: Path) -> None:
+    table = replace(table_of(direct(), [[0, 1, 2, 3]]), labels=('=HYPERLINK("http://a.example")', "@a", "-1", "1,10"))
+    write_csv(table, tmp_path / "a.csv")
+    write_parquet(table, tmp_path / "a.parquet")
+
+    rows = list(csv.DictReader((tmp_path / "a.csv").read_text(encoding="utf-8").splitlines()[1:]))
+    assert [row["label"] for row in rows] == ['\'=HYPERLINK("http://a.example")', "'@a", "-1", "1,10"]
+    assert [row[4] for row in rows_of(tmp_path / "a.parquet")] == list(table.labels)
+
+
 def test_times_of_csv_and_parquet_are_the_same_moments_wherever_they_are_read(tmp_path: Path) -> None:
     table = random_table(direct(), 3)
     write_csv(table, tmp_path / "a.csv")

@@ -89,6 +89,30 @@ def test_a_month_that_another_follows_has_the_noise_of_all_units_that_a_period_t
     assert budget_for(design(die(rate), noise), [{size: count}], Fraction(10), DELTA).orders == (order,)
 
 
+@pytest.mark.parametrize(
+    ("answer", "units", "promise", "sd"),
+    [
+        (die("1/100"), {1: 3}, ("1", 5), "1.005"),
+        (die("1/100"), {168: 1}, ("1/10", 12), "62.844"),
+        (Truth(1), {1: 1}, ("3/10", 5), "12.304"),
+    ],
+)
+def test_a_guess_far_off_is_followed_to_the_weakest_noise_that_keeps_the_promise(
+    answer: AnswerLaw, units: dict[int, int], promise: tuple[str, int], sd: str
+) -> None:
+    """With a rare coin the best order changes with the noise, and the search at one order misses by thousands."""
+    shape = ScheduleShape(units=tuple(Counter(units).elements()), days=(sum(Counter(units).elements()),))
+    epsilon, delta = Fraction(promise[0]), Fraction(1, 10 ** promise[1])
+
+    noise = noise_for_promise(answer, shape, epsilon, delta)
+
+    assert noise == GaussianNoise(Fraction(sd) ** 2)
+    for step, kept in ((0, True), (1, False)):
+        weaker = design(answer, GaussianNoise((Fraction(sd) - Fraction(step, 1000)) ** 2))
+        budget = budget_for(weaker, [units], epsilon, delta)
+        assert (budget.spent(units_vector(weaker, budget.orders, units)) <= epsilon) is kept
+
+
 def test_the_order_follows_what_is_asked_and_not_direct_noise() -> None:
     """At p = 1/100 and small epsilons the order of direct noise would nearly double the noise of a ledger."""
     usual = LossBudget.for_promise(Fraction(1, 10), Fraction(1, 10**12))

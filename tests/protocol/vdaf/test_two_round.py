@@ -7,14 +7,13 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from fleetcount_protocol.errors import DecodeError, RejectReason, UsageError
+from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.vdaf.circuits import TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import PrimeField
 from fleetcount_protocol.vdaf.prio3 import Prio3, VerifyState, prio3_one_hot, prio3_two_round
 from fleetcount_protocol.vdaf.two_round import (
     first_instalment_size,
     first_instalments,
-    join_instalments,
     second_instalment_size,
     second_instalments,
 )
@@ -47,8 +46,6 @@ def test_both_instalments_together_are_the_report(
     assert second_public == public_share
     assert tuple(a + b for a, b in zip(first, second, strict=True)) == input_shares
     for aggregator in range(shares):
-        joined = join_instalments(prio3, aggregator, first[aggregator], second[aggregator])
-        assert joined == input_shares[aggregator]
         assert len(first[aggregator]) == first_instalment_size(prio3, aggregator)
         assert len(second[aggregator]) == second_instalment_size(prio3, aggregator)
 
@@ -99,17 +96,6 @@ def test_the_instalments_have_the_documented_sizes() -> None:
     assert [second_instalment_size(prio3, j) for j in (0, 1)] == [8248, 32]
 
 
-@pytest.mark.parametrize("aggregator", [0, 1])
-@pytest.mark.parametrize("change", [(-1, 0), (1, 0), (0, -1), (0, 1), (1, -1), (-1, 1)])
-def test_parts_of_other_sizes_do_not_join(aggregator: int, change: tuple[int, int]) -> None:
-    prio3 = prio3_two_round(4, 2)
-    first = bytes(first_instalment_size(prio3, aggregator) + change[0])
-    second = bytes(second_instalment_size(prio3, aggregator) + change[1])
-
-    with pytest.raises(DecodeError, match="bytes"):
-        join_instalments(prio3, aggregator, first, second)
-
-
 def test_what_is_no_two_round_report_is_refused() -> None:
     prio3 = prio3_two_round(4, 2)
     rand = bytes(prio3.rand_size)
@@ -120,9 +106,9 @@ def test_what_is_no_two_round_report_is_refused() -> None:
         lambda: first_instalments(prio3, CTX, bytes(15), rand, 1),
         lambda: first_instalments(prio3, CTX, bytes(16), rand[1:], 1),
         lambda: second_instalments(prio3, CTX, bytes(16), rand, 1, 2),
-        lambda: join_instalments(prio3, 2, b"", b""),
+        lambda: second_instalment_size(prio3, 2),
         lambda: first_instalments(prio3_one_hot(4, 2), CTX, bytes(16), rand, 1),
-        lambda: join_instalments(prio3_one_hot(4, 2), 0, b"", b""),
+        lambda: first_instalment_size(prio3_one_hot(4, 2), 0),
     ]
     for call in calls:
         with pytest.raises(UsageError):

@@ -153,7 +153,7 @@ def test_uploads_of_many_instalments_fit_their_message() -> None:
 
 
 def test_the_payload_of_a_topic_is_one_instalment_or_one_answer() -> None:
-    assert Upload.of(ALPHA, [instalment()]).only_one == instalment()
+    assert list(Upload.of(ALPHA, [instalment()]).only_one.instalments()) == [instalment()]
     for upload in (Upload.of(ALPHA, []), Upload.of(ALPHA, [instalment()] * 2)):
         with pytest.raises(DecodeError):
             _ = upload.only_one

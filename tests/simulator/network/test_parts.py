@@ -28,7 +28,7 @@ from fleetcount_simulator.model import Case, Faults, Mechanism
 from fleetcount_simulator.network.children import Children
 from fleetcount_simulator.network.counted import account_of, explains
 from fleetcount_simulator.network.device_faults import DeviceFault, draw_device_faults
-from fleetcount_simulator.network.faulty_transport import FaultyTransport, Tally, Trace
+from fleetcount_simulator.network.faulty_transport import FaultyUploads, Tally, Trace
 from fleetcount_simulator.network.fleet_report import OUTCOMES, FleetReport
 from fleetcount_simulator.network.fleet_spec import FleetPart, FleetSpec
 from fleetcount_simulator.network.machine_speed import Speed
@@ -400,11 +400,11 @@ class Far:
         return Receipt(**names, digest=one.digest, mac=bytes(32))  # type: ignore[arg-type] # as above
 
 
-def way(fate: int = 0) -> tuple[FaultyTransport, Far, Trace, Tally]:
+def way(fate: int = 0) -> tuple[FaultyUploads, Far, Trace, Tally]:
     far, trace, tally = Far(), Trace(), Tally()
     shared: Any = far
     return (
-        FaultyTransport(shared, DeviceFault(fate), trace, tally, reorder=False, chance=random.Random(1)),
+        FaultyUploads(shared, DeviceFault(fate), trace, tally, reorder=False, chance=random.Random(1)),
         far,
         trace,
         tally,

@@ -37,6 +37,7 @@ from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict
+from fleetcount_aggregator.storage.rows import read_batch
 from fleetcount_aggregator.storage.store import every_batch
 from fleetcount_aggregator.verification.workers import VerifiedReports
 
@@ -96,7 +97,7 @@ class HelperBatches:
             return False
         if await taken(self._store, window.window_id, step, batch) is not None:
             return False
-        if await self._store.batch(window.window_id, batch) is not None:
+        if await self._store.read(read_batch, window.window_id, batch) is not None:
             return False
         reports = await self._store.complete_reports(window.window_id)
         return bool((reports.ids.find(report_ids) < 0).all())
@@ -204,7 +205,7 @@ class HelperBatches:
     async def _finish(self, window: InstalledWindow, request: FinishBatch) -> Entry:
         """Decide about a batch; return it with the ids of the reports accepted here."""
         reports = await self._store.complete_reports(window.window_id)
-        row = await self._store.batch(window.window_id, request.batch)
+        row = await self._store.read(read_batch, window.window_id, request.batch)
         if row is None:
             raise PeerRefusalError(PeerProblem.NOT_YET)
         denied = await of_denied(self._windows, window.window_id, ReportIds(reports.ids.at(row.positions)))

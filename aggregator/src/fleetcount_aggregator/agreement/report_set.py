@@ -23,6 +23,7 @@ from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.report_ids import ReportIds, ascending, leaves_of, sorted_leaf_digests
 from fleetcount_aggregator.storage.row_types import ReportVerdict
+from fleetcount_aggregator.storage.rows import read_included
 from fleetcount_aggregator.storage.store import Store, every_batch
 
 
@@ -159,7 +160,7 @@ async def seal_own(windows: Windows, window: InstalledWindow) -> OwnSet:
         PeerRefusalError, StateConflictError: as `seal_named`.
     """
     batch = await _batch_verdicts(windows.store, window.window_id)
-    sealed = await windows.store.included(window.window_id)
+    sealed = await windows.store.read(read_included, window.window_id)
     if sealed is None:
         wanted = (batch.verdicts == ReportVerdict.ACCEPTED) & ~await of_denied(windows, window.window_id, batch.ids)
     else:

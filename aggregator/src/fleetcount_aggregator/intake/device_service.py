@@ -21,7 +21,6 @@ from fleetcount_protocol.messages import (
     ReleaseAnswer,
     SessionReply,
     SessionRequest,
-    WindowState,
 )
 from fleetcount_protocol.wire.device_columns import Upload, UploadAnswer
 from fleetcount_transport.admission.identity import Identity
@@ -32,7 +31,6 @@ from fleetcount_aggregator.memory.questions import Questions, installed_everywhe
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 
-_LISTED = frozenset({WindowState.ANNOUNCED, WindowState.COLLECTING})
 _WINDOW_OVERHEAD_BYTES = 1024
 _SIGNED_OVERHEAD_BYTES = 128
 """A signature and the lengths around it."""

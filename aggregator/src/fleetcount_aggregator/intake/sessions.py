@@ -29,6 +29,7 @@ from fleetcount_aggregator.memory.sessions import SessionCache
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import SessionRow
 from fleetcount_aggregator.storage.session_chains import PackedSession
+from fleetcount_aggregator.storage.session_rows import add_session, read_session, read_sessions, read_sessions_of
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
@@ -122,7 +123,7 @@ class Sessions:
         Returns those whose keys were erased meanwhile: what was read of them is not kept.
         """
         with self._cache.reading(session_ids) as forgotten:
-            rows = await self._store.sessions([SessionId(session_id) for session_id in session_ids])
+            rows = await self._store.read(read_sessions, [SessionId(session_id) for session_id in session_ids])
             asked = [_Asked(SESSION_REQUEST.decode(row.request), Identity(row.certificate), known=True) for row in rows]
             for row, device in zip(rows, await asyncio.gather(*map(self._device_of, asked)), strict=True):
                 if isinstance(device, Digest) and row.session_id not in forgotten:
@@ -158,13 +159,14 @@ class Sessions:
         return SessionRefused(session_id=request.session_id, reason=reason)
 
     async def _answer(self, request: SessionRequest, device: Digest) -> SessionAccepted | RejectReason:
-        async with self._lock_of(device):
-            known = await self._store.session(request.session_id)
+        # It lives as long as somebody holds or awaits it.
+        async with self._locks.setdefault(device, asyncio.Lock()):
+            known = await self._store.read(read_session, request.session_id)
             return await self._open(request, device) if known is None else _accepted(known)
 
     async def _open(self, request: SessionRequest, device: Digest) -> SessionAccepted | RejectReason:
         """Open the seal: here, since private keys stay in this process."""
-        if await self._store.sessions_of(device, self._host.now()) >= self._host.limits.sessions_per_device:
+        if await self._store.read(read_sessions_of, device, self._host.now()) >= self._host.limits.sessions_per_device:
             return RejectReason.OVER_QUOTA
         pair = self._host.keys.pairs(request.key_id).get(request.key_id)
         if pair is None:
@@ -183,17 +185,13 @@ class Sessions:
             chain=self._cache.chain_seal.seal(request.session_id, secret.receipt_key, chain),
         )
         most = self._host.limits.sessions_per_device
-        stored = await self._store.add_session(row, most=most, now=self._host.now())
+        stored = await self._store.write_unfenced(add_session, row, most=most, now=self._host.now())
         if stored is None:
             return RejectReason.OVER_QUOTA
         if stored.accepted != row.accepted:
             return _accepted(stored)  # Another process of this aggregator opened it meanwhile, with other keys.
         self._cache.keep(request.session_id, PackedSession.of(chain, secret.receipt_key, device, request.expiry))
         return accepted
-
-    def _lock_of(self, certificate: Digest) -> asyncio.Lock:
-        """Return the device's lock, which lives as long as somebody holds or awaits it."""
-        return self._locks.setdefault(certificate, asyncio.Lock())
 
     # What needs no private key.
 

@@ -209,17 +209,17 @@ async def learned_key(store: Store, window_id: WindowId) -> DataKey:
 
 
 async def learn_window(store: Store, own: AggregatorId, row: WindowRow) -> InstalledWindow:
-    """Return a stored window as `read_window` does; a data key that this process has not read is read in a thread.
+    """Return a stored window as `installed_of` does; a data key that this process has not read is read in a thread.
 
     Raises:
-        FleetcountError: as `read_window`; the server that has the key is away.
+        FleetcountError: as `installed_of`; the server that has the key is away.
     """
     if row.state not in FINAL_STATES:
         await learned_key(store, row.window_id)
-    return read_window(store, own, row)
+    return installed_of(store, own, row)
 
 
-def read_window(store: Store, own: AggregatorId, row: WindowRow) -> InstalledWindow:
+def installed_of(store: Store, own: AggregatorId, row: WindowRow) -> InstalledWindow:
     """Return a stored window, whose data key is in memory; one that has ended has no verify key any more.
 
     Raises:

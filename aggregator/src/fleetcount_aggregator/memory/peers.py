@@ -21,6 +21,7 @@ from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.questions import Questions, forget_given
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import Peer, PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.storage.rows import raise_high_water, read_high_water
 from fleetcount_aggregator.storage.store import Store
 
 Result = TypeVar("Result")
@@ -126,7 +127,7 @@ class Peers(Mapping[AggregatorId, Peer]):
 
     async def shown_ledger(self, name: AggregatorId, window_id: WindowId, peer: Peer) -> ShownLedger:
         """Ask a peer for its ledger. The mark is read before the question: replies may come out of order."""
-        known = (await self._store.high_water()).get(name, 0)
+        known = (await self._store.read(read_high_water)).get(name, 0)
         return ShownLedger((await peer.status(window_id)).ledger_rows, known)
 
     async def note_ledger_rows(self, name: AggregatorId, shown: ShownLedger) -> None:
@@ -138,7 +139,7 @@ class Peers(Mapping[AggregatorId, Peer]):
         if shown.rows < shown.known:
             raise PeerRefusalError(PeerProblem.BEHIND)
         if shown.rows > shown.known:
-            await self._store.raise_high_water(name, shown.rows)
+            await self._store.write(raise_high_water, name, shown.rows)
 
     async def check_rollback(self, name: AggregatorId, window_id: WindowId) -> None:
         """Ask a peer for its ledger before helping it to a release.
@@ -152,7 +153,7 @@ class Peers(Mapping[AggregatorId, Peer]):
                 raise PeerUnreachableError(f"no peer {name}")
             shown = await self.shown_ledger(name, window_id, peer)
         except (PeerUnreachableError, PeerRefusalError) as error:
-            if (await self._store.high_water()).get(name, 0):
+            if (await self._store.read(read_high_water)).get(name, 0):
                 raise PeerRefusalError(PeerProblem.BUSY) from error
             return
         await self.note_ledger_rows(name, shown)

@@ -23,6 +23,16 @@ from fleetcount_aggregator.memory.installed import InstalledQuestion
 from fleetcount_aggregator.memory.key_lists import KeyLists
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreError
+from fleetcount_aggregator.storage.question_rows import (
+    archive_question,
+    install_question,
+    note_question,
+    read_decided,
+    read_notes,
+    read_one_question,
+    read_questions,
+)
+from fleetcount_aggregator.storage.row_repair import is_restored
 from fleetcount_aggregator.storage.row_types import DecidedWindow, QuestionRow
 from fleetcount_aggregator.storage.store import Store
 
@@ -82,7 +92,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
             installed_at=self.host.now(),
         )
         self._unconfirmed.add(question_id)
-        stored = await self.store.install_question(row, notes)
+        stored = await self.store.write(install_question, row, notes)
         self._unconfirmed.discard(question_id)
         return stored
 
@@ -106,9 +116,9 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         Raises:
             FleetcountError: a stored question cannot be read (another at-rest key).
         """
-        self.adopting = await self.store.restored()
+        self.adopting = await self.store.read(is_restored)
         counts_from = self.host.now() - self.host.limits.budget_period_s
-        rows = await self.store.questions(ended_after=counts_from)
+        rows = await self.store.read(read_questions, ended_after=counts_from)
         for gone in self._known.keys() - {row.question_id for row in rows}:
             if self._known[gone].asked.schedule.end <= counts_from:
                 del self._known[gone]
@@ -133,11 +143,11 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         """
         known = self._known.get(question_id)
         if known is None:
-            row = await self.store.one_question(question_id)
+            row = await self.store.read(read_one_question, question_id)
             if row is not None:
                 await self.load_row(row)
             return
-        self._load_notes(known, await self.store.question_notes(question_id))
+        self._load_notes(known, await self.store.read(read_notes, question_id))
         decided = await count_decided(self.store, question_id, known.following)
         known.following = max(known.following, decided)
 
@@ -148,7 +158,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
             DamagedError: the signed question or its start is missing or changed.
             DecodeError, QuestionError, StoreError: the row cannot be read.
         """
-        notes = await self.store.question_notes(row.question_id)
+        notes = await self.store.read(read_notes, row.question_id)
         signed = stored_question(row.signed, notes)
         if signed.question.question_id != row.question_id:
             raise DamagedError(
@@ -186,14 +196,14 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         Raises:
             StoreError: the store failed; the question stays.
         """
-        await self.store.archive_question(question.question_id, question.asked.schedule.end, _KEYS)
+        await self.store.write(archive_question, question.question_id, question.asked.schedule.end, _KEYS)
         del self._known[question.question_id]
 
     # Notes: durable first, then in memory.
 
     async def note_order(self, question: InstalledQuestion, signed: SignedOrder) -> None:
         """Store an order and schedule its delivery to the other aggregators."""
-        await self.store.note_question(question.question_id, order_name(signed), encode_signed_order(signed))
+        await self.store.write(note_question, question.question_id, order_name(signed), encode_signed_order(signed))
         question.orders = _in_order([*question.orders, signed])
         self.host.failpoints.hit("question.after_order_store")
         self.handovers.put(0, question.question_id)
@@ -201,18 +211,18 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
     async def note_given(self, question: InstalledQuestion, other: AggregatorId, what: str) -> None:
         """Note that another aggregator has the question (`QUESTION`) or an order (`order_name`)."""
         name = f"{_GIVEN}{other}/{what}"
-        await self.store.note_question(question.question_id, name, b"")
+        await self.store.write(note_question, question.question_id, name, b"")
         question.given.add(name)
 
     async def note_key_list(self, question: InstalledQuestion, signed: SignedKeyList) -> None:
         """Store another aggregator's list of sealing keys if it is newer than the known one."""
         if self.key_lists.keep(question.asked, signed):
             name = _KEYS + signed.key_list.aggregator_id
-            await self.store.note_question(question.question_id, name, encode_signed_key_list(signed))
+            await self.store.write(note_question, question.question_id, name, encode_signed_key_list(signed))
 
     async def note_refusal(self, question: InstalledQuestion, other: AggregatorId) -> None:
         """Note that another aggregator refused the question."""
-        await self.store.note_question(question.question_id, _REFUSED, other.encode())
+        await self.store.write(note_question, question.question_id, _REFUSED, other.encode())
         question.refused_by = other
 
 
@@ -286,7 +296,7 @@ async def count_decided(store: Store, question_id: QuestionId, known: int = 0) -
         DamagedError: a decision is missing or changed.
         StoreError: the store failed.
     """
-    while rows := await store.decided(question_id, above=known - 1, below=known + _AT_ONCE):
+    while rows := await store.read(read_decided, question_id, above=known - 1, below=known + _AT_ONCE):
         known = rows[-1].index + 1
     return known
 
@@ -298,7 +308,7 @@ async def decided_window(store: Store, question_id: QuestionId, index: int) -> D
         DamagedError: the decision is missing or changed.
         StoreError: the store failed.
     """
-    rows = await store.decided(question_id, above=index - 1, below=index + 1)
+    rows = await store.read(read_decided, question_id, above=index - 1, below=index + 1)
     if not rows:
         raise DamagedError(
             Damage(table="decided", what=f"the row of window {index} of question {question_id.hex()} is gone")
@@ -317,7 +327,7 @@ async def decided_before(store: Store, question_id: QuestionId, index: int) -> A
     at_once = 1
     while index > 0:
         first = max(0, index - at_once)
-        rows = await store.decided(question_id, above=first - 1, below=index)
+        rows = await store.read(read_decided, question_id, above=first - 1, below=index)
         if len(rows) != index - first:
             await decided_window(store, question_id, first + len(rows))
         for row in reversed(rows):

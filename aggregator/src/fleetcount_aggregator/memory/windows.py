@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Container, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import Final, NamedTuple
+from weakref import WeakValueDictionary
 
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import QuestionId, WindowId
@@ -20,10 +21,12 @@ from fleetcount_aggregator.host.due_queue import DueQueue
 from fleetcount_aggregator.host.host import Host
 from fleetcount_aggregator.host.reasons import Waits
 from fleetcount_aggregator.host.states import FINAL_STATES, UNFINISHED, StateConflictError
-from fleetcount_aggregator.memory.installed import InstalledWindow, learn_window, read_window
+from fleetcount_aggregator.memory.installed import InstalledWindow, installed_of, learn_window
 from fleetcount_aggregator.memory.sessions import SessionCache
+from fleetcount_aggregator.storage.ended import read_active
 from fleetcount_aggregator.storage.errors import Damage, DamagedError, StoreAwayError, StoreError
 from fleetcount_aggregator.storage.row_types import StepRow, WindowChange
+from fleetcount_aggregator.storage.rows import read_canonical, read_window
 from fleetcount_aggregator.storage.store import Store
 
 _MOST_ENDED: Final = 64
@@ -113,6 +116,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         self._quarantined: dict[WindowId, Quarantined] = {}
         self._unknown_charges: list[Damage] = []
         self._erasing = asyncio.Lock()
+        self._purging: WeakValueDictionary[WindowId, asyncio.Lock] = WeakValueDictionary()
 
     def __getitem__(self, window_id: WindowId) -> InstalledWindow:
         return self._known[window_id]
@@ -142,11 +146,6 @@ class Windows(Mapping[WindowId, InstalledWindow]):
     def ended(self) -> Mapping[WindowId, InstalledWindow]:
         """The ended windows that the store has not archived yet (`windows.retention`)."""
         return self._ended
-
-    @property
-    def ended_cache(self) -> Set[WindowId]:
-        """The cached ended windows, the next to be evicted first."""
-        return self._ended_cache.keys()
 
     @property
     def purged(self) -> Set[WindowId]:
@@ -187,7 +186,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         """Return the state of a window, in memory or not; None if there is no such window."""
         if window_id in self._states:
             return self._states[window_id]
-        row = await self.store.window(window_id)
+        row = await self.store.read(read_window, window_id)
         return None if row is None else row.state
 
     async def apply(self, change: WindowChange) -> StepRow | None:
@@ -204,7 +203,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
     async def catch_up(self, window_id: WindowId) -> None:
         """Read a window's state from the store, after a change whose commit was not confirmed."""
         before = self._states.get(window_id)
-        row = await self.store.window(window_id)
+        row = await self.store.read(read_window, window_id)
         if row is not None and self._states.get(window_id) is before:  # A change during the read is newer.
             self._note_state(window_id, row.state)
 
@@ -238,10 +237,10 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         known = self._known.get(window_id)
         if known is not None:
             return known
-        row = await self.store.window(window_id)
+        row = await self.store.read(read_window, window_id)
         if row is None or row.state not in FINAL_STATES:
             return self._known.get(window_id)  # A window being installed is added after its commit.
-        window = read_window(self.store, self.host.aggregator_id, row)
+        window = installed_of(self.store, self.host.aggregator_id, row)
         self._known[window_id] = window
         self._states[window_id] = row.state
         self._cache(window)
@@ -260,10 +259,14 @@ class Windows(Mapping[WindowId, InstalledWindow]):
 
     async def purge(self, window_id: WindowId) -> None:
         """Delete an ended window's reports, after the keys that decrypt them (`Store.purge`)."""
-        async with self._erasing:  # Two at a time could each write back the key that the other erases.
-            await self.store.erase_window_keys(self.sessions.chain_seal, self.sessions.live, window_id)
-        await self.store.purge(window_id)
-        self._purged.add(window_id)
+        # A release and retention look at the same window: who reads it while the other deletes finds a part of it.
+        async with self._purging.setdefault(window_id, asyncio.Lock()):
+            if window_id in self._purged:
+                return
+            async with self._erasing:  # Two at a time could each write back the key that the other erases.
+                await self.store.erase_window_keys(self.sessions.chain_seal, self.sessions.live, window_id)
+            await self.store.purge(window_id)
+            self._purged.add(window_id)
 
     def end(self, window: InstalledWindow) -> None:
         """Move an ended window from `live` to `ended`: only archiving is left to do."""
@@ -323,7 +326,10 @@ class Windows(Mapping[WindowId, InstalledWindow]):
     async def _quarantine(self, damage: Damage) -> None:
         """Put a window in quarantine, with its signed fields if they decode."""
         window: Window | None = None
-        if damage.window_id is not None and (canonical := await self.store.canonical(damage.window_id)) is not None:
+        if (
+            damage.window_id is not None
+            and (canonical := await self.store.read(read_canonical, damage.window_id)) is not None
+        ):
             with suppress(DecodeError):
                 found = decode_window(canonical)
                 window = found if found.window_id == damage.window_id else None
@@ -349,7 +355,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
             await self._quarantine(damage)
         # What an earlier election left here is loaded again below, or another coordinator has archived it.
         self._ended.clear()
-        in_work = await self.store.active_windows()
+        in_work = await self.store.read(read_active)
         for window_id in in_work:
             if window_id not in self._quarantined:
                 await self._load_one(window_id, questions)
@@ -358,7 +364,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         # The store names purges interrupted before this process started; one interrupted since then still has its key.
         keys = await asyncio.to_thread(self.store.data_keys.held)
         cut_off = [one for one in self._live if one in keys and self._states[one] in FINAL_STATES]
-        for window_id in dict.fromkeys((*await self.store.unpurged(), *cut_off)):
+        for window_id in dict.fromkeys((*self.store.unpurged, *cut_off)):
             if window_id not in self._quarantined and await self.state_of(window_id) is not None:
                 try:
                     await self.purge(window_id)
@@ -380,7 +386,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         Raises:
             FleetcountError: the store failed, or the window cannot be read.
         """
-        row = await self.store.window(window_id)
+        row = await self.store.read(read_window, window_id)
         if row is None:
             return
         known = self._known.get(window_id)
@@ -396,7 +402,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
 
     async def _load_one(self, window_id: WindowId, questions: Container[QuestionId]) -> None:
         try:
-            row = await self.store.window(window_id)
+            row = await self.store.read(read_window, window_id)
             if row is None:
                 return
             window = await learn_window(self.store, self.host.aggregator_id, row)

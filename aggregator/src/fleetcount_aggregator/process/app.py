@@ -53,6 +53,8 @@ from fleetcount_aggregator.roles.outcomes import Mended, Repair
 from fleetcount_aggregator.roles.readiness import ElectionState, Readiness, Watched
 from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.opening import open_engine
+from fleetcount_aggregator.storage.row_repair import is_restored
+from fleetcount_aggregator.storage.rows import note_time, read_latest_time
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.trust import trusted_by
@@ -113,13 +115,13 @@ async def serve(
     opening = partial(_store, alone=alone, accept_failover=accept_failover, migrate=migrate)
     async with _context(config, environment, opening) as context:
         store = context.store
-        context.peers.greetings.restored = restored or await store.restored()
-        context.host.moments.begin(await store.latest_time(), context.peers, is_right=clock_is_right)
+        context.peers.greetings.restored = restored or await store.read(is_restored)
+        context.host.moments.begin(await store.read(read_latest_time), context.peers, is_right=clock_is_right)
         if config.store.url is not None:
             await _serve_replica(config, context, store, roles, stop)
             return
-        if await store.latest_time() is None:
-            await store.note_time(context.host.now())  # It has no past: this is its beginning.
+        if await store.read(read_latest_time) is None:
+            await store.write(note_time, context.host.now())  # It has no past: this is its beginning.
         core = Core.of(context)
         await context.questions.load(context.windows)
         await context.windows.load(context.questions)
@@ -168,7 +170,7 @@ async def repair(
         MachineError: the store cannot be opened, is in use, or failed.
     """
     async with _context(config, environment, partial(_store, alone=True)) as context:
-        context.host.moments.begin(await context.store.latest_time(), context.peers)
+        context.host.moments.begin(await context.store.read(read_latest_time), context.peers)
         await context.questions.load(context.windows)
         await context.windows.load(context.questions)
         quarantined = context.windows.quarantined

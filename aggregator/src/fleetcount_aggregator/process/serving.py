@@ -51,6 +51,7 @@ from fleetcount_aggregator.roles.probing import (
 from fleetcount_aggregator.roles.scheduler import Scheduler
 from fleetcount_aggregator.roles.settling import Settling
 from fleetcount_aggregator.storage.errors import FencedError
+from fleetcount_aggregator.storage.session_rows import forget_sessions
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.transport.grpc_server import (
     DeviceShell,
@@ -298,7 +299,7 @@ async def every(seconds: float, work: Callable[[], Awaitable[Any]], host: Host) 
 
 
 async def _forget_sessions(store: Store, host: Host) -> None:
-    await store.forget_sessions(int(host.moment().sure) - _SESSION_GRACE_S)
+    await store.write_unfenced(forget_sessions, int(host.moment().sure) - _SESSION_GRACE_S)
 
 
 async def _watch_windows(core: Core) -> None:

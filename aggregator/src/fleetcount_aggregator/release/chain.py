@@ -18,6 +18,7 @@ from fleetcount_aggregator.memory.questions import decided_before
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.row_types import DecidedWindow
+from fleetcount_aggregator.storage.rows import read_window
 from fleetcount_aggregator.storage.store import Store
 
 
@@ -40,7 +41,7 @@ async def chain_link(windows: Windows, window: InstalledWindow) -> ChainLink:
 async def _reason(store: Store, decided: DecidedWindow) -> str:
     if decided.missing:
         return decided.missing
-    row = None if decided.window_id is None else await store.window(decided.window_id)
+    row = None if decided.window_id is None else await store.read(read_window, decided.window_id)
     return WindowState.ABORTED.value if row is None or not row.abort_reason else row.abort_reason
 
 

@@ -20,6 +20,7 @@ from fleetcount_aggregator.agreement.verification import kept_sum, proof_setting
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import ReportVerdict
+from fleetcount_aggregator.storage.rows import read_included
 from fleetcount_aggregator.storage.store import Store, every_batch
 from fleetcount_aggregator.verification.workers import Workers, sum_reports
 
@@ -58,7 +59,7 @@ async def set_sum(store: Store, workers: Workers, window: InstalledWindow) -> li
     Raises:
         StoreError: no set is sealed, a stored sum is damaged, or a report of the set is not in exactly one sum.
     """
-    included = await store.included(window.window_id)
+    included = await store.read(read_included, window.window_id)
     if included is None:
         raise StoreError("the set of the window is not stored")
     wanted = np.frombuffer(included, dtype=np.uint8) != 0

@@ -47,6 +47,8 @@ from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
 from fleetcount_aggregator.release.noise import noised_share, set_sum
 from fleetcount_aggregator.release.record import WindowTerms, record_bytes, release_time, same_record
+from fleetcount_aggregator.storage.question_rows import read_decided_of
+from fleetcount_aggregator.storage.rows import read_included, read_window
 from fleetcount_aggregator.verification.workers import Workers
 from fleetcount_aggregator.windows.budget import debit_row
 
@@ -257,7 +259,7 @@ class ReleaseSteps:
         ]
 
     async def _count(self, window: InstalledWindow) -> int:
-        return (await self._store.included(window.window_id) or b"").count(1)
+        return (await self._store.read(read_included, window.window_id) or b"").count(1)
 
     # The end.
 
@@ -293,9 +295,9 @@ class ReleaseSteps:
 
         A missing window, which was never opened here, is reported as aborted, with the reason why it is missing.
         """
-        row = await self._store.window(window_id)
+        row = await self._store.read(read_window, window_id)
         if row is None:
-            window = await self._store.decided_of(window_id)
+            window = await self._store.read(read_decided_of, window_id)
             missing = "" if window is None else window.missing
             return ReleaseAnswer(state=WindowState.ABORTED, abort_reason=missing) if missing else None
         finished = await released_here(self._store, window_id) if row.state is WindowState.RELEASED else None

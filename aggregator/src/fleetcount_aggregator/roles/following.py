@@ -16,7 +16,9 @@ from fleetcount_aggregator.memory.questions import Questions
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.storage.changes import Changes
 from fleetcount_aggregator.storage.database import Changed
+from fleetcount_aggregator.storage.ended import read_active
 from fleetcount_aggregator.storage.errors import DamagedError, SchemaMovedError
+from fleetcount_aggregator.storage.question_rows import read_questions
 
 _LOOK_S: Final = 1.0
 
@@ -89,8 +91,8 @@ class Following:
         self._in_memory.sessions.forget()
         await asyncio.to_thread(self._forget_destroyed)
         store = self._in_memory.store
-        questions = [row.question_id for row in await store.questions()]
-        await self._follow(questions, {*self._in_memory.live, *await store.active_windows()})
+        questions = [row.question_id for row in await store.read(read_questions)]
+        await self._follow(questions, {*self._in_memory.live, *await store.read(read_active)})
 
     async def _read(self, changed: Mapping[Changed, Sequence[bytes]]) -> None:
         if sessions := changed.get(Changed.SESSION):

@@ -47,6 +47,8 @@ from fleetcount_aggregator.memory.installed import InstalledQuestion, InstalledW
 from fleetcount_aggregator.peers import PeerRefusalError, refusing_conflicts
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.outcomes import abort_windows, adopt, shared_ids, shared_question
+from fleetcount_aggregator.storage.question_rows import read_decided_of
+from fleetcount_aggregator.storage.rows import read_ledger_rows, read_rejections, read_window
 from fleetcount_aggregator.windows.question_install import install_question_from_leader
 from fleetcount_aggregator.windows.question_orders import take_delivered_order
 
@@ -80,7 +82,7 @@ class Helper:
     async def _of_leader(self, caller: AggregatorId, window_id: WindowId) -> InstalledWindow:
         window = await self._windows.find(window_id)
         if window is None:
-            decided = await self._store.decided_of(window_id)
+            decided = await self._store.read(read_decided_of, window_id)
             missing = decided is not None and decided.missing
             raise PeerRefusalError(PeerProblem.ABORTED if missing else PeerProblem.UNKNOWN_WINDOW)
         if caller != window.leader_id or window.is_leader:
@@ -205,16 +207,16 @@ class Helper:
         To an aggregator that is not one of the window's, it is unknown: an observer of the sealed reports could tell
         from the set's digest which of them count. `caller` is None for this aggregator's own operator.
         """
-        row = await self._store.window(window_id)
+        row = await self._store.read(read_window, window_id)
         if row is None or not await self._listed(window_id, caller):
             raise PeerRefusalError(PeerProblem.UNKNOWN_WINDOW)
-        counts = await self._store.rejections(window_id)
+        counts = await self._store.read(read_rejections, window_id)
         return WindowStatus(
             state=row.state,
             abort_reason=row.abort_reason,
             set_digest=await sealed_digest(self._store, window_id),
             rejections=tuple(sorted(counts.items(), key=lambda item: item[0].value)),
-            ledger_rows=await self._store.ledger_rows(),
+            ledger_rows=await self._store.read(read_ledger_rows),
         )
 
     async def outcome(self, caller: AggregatorId, window_id: WindowId) -> ReleaseAnswer:

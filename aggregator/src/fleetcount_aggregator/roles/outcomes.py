@@ -33,7 +33,14 @@ from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.storage.database import SealedDatabase
 from fleetcount_aggregator.storage.errors import Damage, StoreError
-from fleetcount_aggregator.storage.row_repair import canonical_of, end_window, mend_others, note_settled, take_up_ended
+from fleetcount_aggregator.storage.row_repair import (
+    canonical_of,
+    end_window,
+    is_restored,
+    mend_others,
+    note_settled,
+    take_up_ended,
+)
 from fleetcount_aggregator.storage.row_types import LedgerRow, WindowRow
 from fleetcount_aggregator.windows.budget import debit_row
 from fleetcount_aggregator.windows.question_install import adopt_question
@@ -163,7 +170,7 @@ class Repair:
         return Mended(window_id=window_id, settled=settled, silent=silent)
 
     async def _read(self, window_id: WindowId) -> InstalledWindow | None:
-        canonical = await self._store.look(lambda db: canonical_of(db, window_id))
+        canonical = await self._store.read(lambda db: canonical_of(db, window_id))
         if canonical is None:
             return None
         with suppress(DecodeError):
@@ -183,7 +190,7 @@ class Repair:
         """End the window in the store, take it out of quarantine, and delete what an ended window has no use for."""
         window_id = window.window_id
         debit = debit_row(window.asked, self._host.now())
-        state = await self._store.mend(lambda db: end_window(db, window_id, reason.value, debit))
+        state = await self._store.write(lambda db: end_window(db, window_id, reason.value, debit))
         self._windows.end_quarantine(window, state)
         await self._windows.purge(window_id)
         log.warning("window_repaired", window=str(window_id), state=state.value, reason=reason.value)
@@ -201,7 +208,7 @@ class Repair:
                 db.execute("ROLLBACK TO SAVEPOINT before")
             return done
 
-        return await self._store.mend(work)
+        return await self._store.write(work)
 
 
 # A peer whose store was put back from a backup: it is shown what all have signed, and how a window ended it asks.
@@ -318,7 +325,7 @@ class Adoption:
                     return False
                 row, window = decided
                 installed = None if window is None else self._row(window.asked)
-                await context.store.mend(partial(take_up_ended, window=installed, windows=[row]))
+                await context.store.write(partial(take_up_ended, window=installed, windows=[row]))
                 if window is not None:
                     self._quarantine_missing(window.asked)
                 question.following = row.index + 1
@@ -332,7 +339,7 @@ async def settle_restored(context: Context, steps: ReleaseSteps) -> None:
     a store that was not put back.
     """
     store = context.store
-    if not await store.restored():
+    if not await store.read(is_restored):
         return
     repair, adoption = Repair(context, steps), Adoption(context)
     while True:
@@ -345,7 +352,7 @@ async def settle_restored(context: Context, steps: ReleaseSteps) -> None:
             "restored_windows_wait", windows=len(waiting), why="their outcome is asked of the other aggregators"
         )
         await asyncio.sleep(_PAUSE_S)
-    await store.mend(note_settled)
+    await store.write(note_settled)
     context.questions.adopting = False
     log.info("restored_store_settled")
 

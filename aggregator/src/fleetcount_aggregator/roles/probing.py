@@ -16,6 +16,7 @@ from fleetcount_aggregator.host.moment import NOTED_EVERY_S
 from fleetcount_aggregator.memory.peers import Peers
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.storage.rows import note_time, read_latest_time
 from fleetcount_aggregator.storage.store import Store
 
 PROBE_S: Final = 10.0
@@ -60,7 +61,7 @@ class Timekeeping:
         if not moment.is_confirmed:
             await asyncio.gather(*(_probe(self._peers, name) for name in self._peers))
         elif moment.now >= self._noted_at + NOTED_EVERY_S:
-            await self._store.note_time(int(moment.now))
+            await self._store.write(note_time, int(moment.now))
             self._noted_at = moment.now
 
 
@@ -71,7 +72,7 @@ async def read_time(host: Host, store: Store) -> None:
         StoreError: the store failed.
     """
     if not host.moment().is_confirmed:
-        host.moments.hear(await store.latest_time())
+        host.moments.hear(await store.read(read_latest_time))
 
 
 async def probe_store(store: Store, health: HealthObservations) -> None:

@@ -22,6 +22,7 @@ from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.outcomes import adopt_elsewhere, ask_outcomes
+from fleetcount_aggregator.storage.rows import read_window
 
 _LONGEST_PAUSE_S: Final = 60.0
 """Between two tries to have an abort known everywhere."""
@@ -157,7 +158,7 @@ class Settling:
 
     async def _tell(self, window: InstalledWindow, round_: _Round) -> bool:
         """Tell the helpers that have not heard of the abort; return whether all have."""
-        row = await self._store.window(window.window_id)
+        row = await self._store.read(read_window, window.window_id)
         request = AbortWindow(window_id=window.window_id, reason="" if row is None else row.abort_reason)
         helpers = [one.aggregator_id for one in window.asked.aggregators[1:]]
         for helper in helpers:

@@ -20,6 +20,7 @@ from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
 from fleetcount_aggregator.storage.frames import FrameReader
 from fleetcount_aggregator.storage.jobs import Job, JobSession
 from fleetcount_aggregator.storage.log_slice import LogSlice
+from fleetcount_aggregator.storage.rows import read_window
 from fleetcount_aggregator.verification.job_codec import decode_job, encode_failure, encode_result
 from fleetcount_aggregator.verification.remote_workers import open_job, seal_result
 from fleetcount_aggregator.verification.workers import Workers, verify_reports
@@ -122,7 +123,7 @@ class WorkerRole:
         known = self._windows.get(window_id)
         if known is not None:
             return known
-        row = await self._windows.store.window(window_id)
+        row = await self._windows.store.read(read_window, window_id)
         if row is None:
             raise StoreError("the window of a verification job is not here")
         return await learn_window(self._windows.store, self._windows.host.aggregator_id, row)

@@ -245,10 +245,6 @@ class DataKeys:
             self._forget(window_id)
             self._place.erase(_name(window_id))
 
-    def _write(self, window_id: WindowId, secret: bytes) -> None:
-        """Make a key durable, whole or not at all; what lay there before is overwritten."""
-        self._place.write(_name(window_id), self._wrapped(window_id, secret))
-
     def _wrapped(self, window_id: WindowId, secret: bytes) -> bytes:
         return _MAGIC + self.at_rest.seal(secret, b"data key", window_id)
 
@@ -262,7 +258,7 @@ class DataKeys:
         secret = self._opened_before(sealed, b"data key", window_id)
         if secret is None:
             raise StoreError(f"{where} does not open: damaged, or wrapped under another at-rest key")
-        self._write(window_id, secret)
+        self._place.write(_name(window_id), self._wrapped(window_id, secret))
         return secret
 
     def _opened_before(self, sealed: bytes, *place: bytes) -> bytes | None:

@@ -58,7 +58,7 @@ _OF_QUESTION: Final = ("decided", "question_notes", "questions")
 
 
 def read_active(db: SealedDatabase) -> Sequence[WindowId]:
-    """See `Store.active_windows`."""
+    """Return the windows that are neither archived nor damaged, in order of installation: what a start loads."""
     rows = db.execute(f"{WINDOWS.select} WHERE {ACTIVE} ORDER BY place").fetchall()
     return [WindowId(row[0]) for row in rows if WINDOWS.holds(db, row)]
 
@@ -95,7 +95,11 @@ def purge_window(db: SealedDatabase, window_id: WindowId) -> None:
 
 
 def archive_windows(db: SealedDatabase, rows: Sequence[ArchivedWindow]) -> None:
-    """See `Store.archive_windows`."""
+    """Remember that nothing is left to do for windows; doing it again changes nothing.
+
+    Raises:
+        StoreError: one of them has not ended; then nothing changes.
+    """
     for row in rows:
         check_ended(db, row.window_id)
     working = "SELECT 1 FROM windows WHERE window_id = ? AND rest = ?"
@@ -105,7 +109,10 @@ def archive_windows(db: SealedDatabase, rows: Sequence[ArchivedWindow]) -> None:
 
 
 def read_archived(db: SealedDatabase, rest: Lifecycle, above: SortKey, until: int) -> Sequence[ArchivedWindow]:
-    """See `Store.archived_windows`. What is not as it was written stays as it is, until it is repaired."""
+    """Return archived or retired windows by expiry: above a sort key, expired at `until`, and `AT_ONCE` at most.
+
+    What is not as it was written stays as it is, until it is repaired.
+    """
     due = f"{LIFECYCLE.select} WHERE rest = ? AND expiry <= ? AND (expiry, window_id) > (?, ?)"
     query = f"{due} ORDER BY expiry, window_id LIMIT ?"
     rows = db.execute(query, (rest.value, until, *above, AT_ONCE)).fetchall()
@@ -141,7 +148,11 @@ def retire_windows(
 
 
 def forget_windows(db: SealedDatabase, window_ids: Sequence[WindowId]) -> Sequence[WindowId]:
-    """See `Store.forget`."""
+    """Delete retired windows with all there is of them, debits too; return those that are gone.
+
+    A window stays while its question is active: the next record's chain names it. An archived question goes with the
+    last of its windows.
+    """
     retired = (
         "SELECT 1 FROM windows WHERE window_id = ? AND rest = ? AND NOT EXISTS"
         " (SELECT 1 FROM decided JOIN questions ON questions.question_id = decided.question_id"
@@ -176,7 +187,7 @@ def read_cost(db: SealedDatabase, asked: Charged) -> Cost:
     if asked.windows > 1 and not asked.withdrawn:
         return Cost.OPEN  # Its windows, of which it may have tens of thousands, change nothing.
     try:
-        decided = read_decided(db, asked.question_id, above=-1)
+        decided = read_decided(db, asked.question_id)
         named = [row.window_id for row in decided if row.window_id is not None and not row.missing]
         windows = [read_window(db, window_id) for window_id in named]
         debits = [read_debit(db, window_id) for window_id in named]
@@ -190,7 +201,12 @@ def read_cost(db: SealedDatabase, asked: Charged) -> Cost:
     return Cost.NOTHING if all(failed) else Cost.OPEN
 
 
+def read_costs(db: SealedDatabase, asked: Sequence[Charged]) -> Sequence[Cost]:
+    """Return what each question costs."""
+    return [read_cost(db, one) for one in asked]
+
+
 def read_debit(db: SealedDatabase, window_id: WindowId) -> LedgerRow | None:
-    """See `Store.debit`."""
+    """Return what a window was debited, or None."""
     row = db.execute(f"{LEDGER.select} WHERE window_id = ?", (window_id,)).fetchone()
     return None if row is None else ledger_row(row)

@@ -32,16 +32,6 @@ _AT_ONCE: Final = 8_192
 """Records that are read at once to be taken elsewhere."""
 
 
-def included_in(blocks: Iterable[bytes]) -> set[ReportId]:
-    """Return the reports of joined records that were in the set."""
-    return {
-        ReportId(records[at : at + ReportId.SIZE])
-        for records in blocks
-        for at in range(0, len(records), RECORD_BYTES)
-        if records[at + RECORD_BYTES - 1]
-    }
-
-
 class DigestFile:
     """Implements `EndedDigests` (frame_homes). Looked up in the file itself: an ended window takes no memory."""
 

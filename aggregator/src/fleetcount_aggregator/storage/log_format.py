@@ -47,7 +47,6 @@ _HEAD: Final = struct.Struct("<4sBB2xQQIII32s16s")
 _HEAD_CHECK_BYTES: Final = 8
 FILE_HEADER_BYTES: Final = _FILE.size
 HEAD_BYTES: Final = _HEAD.size + _HEAD_CHECK_BYTES
-SALT_BYTES: Final = 32
 _CRC_BYTES: Final = 4
 _NONCE_BYTES: Final = 12
 _COLUMNS_NONCE: Final = b"\xff" * _NONCE_BYTES

@@ -17,7 +17,7 @@ from fleetcount_aggregator.storage.rows import count_rows, install_window
 
 
 def install_question(db: SealedDatabase, row: QuestionRow, notes: Mapping[str, bytes]) -> QuestionRow:
-    """See `Store.install_question`.
+    """Remember a question with its first notes, all or nothing; return the row that is stored, which is the first.
 
     Raises:
         DamagedError: the question is there and not as it was written.
@@ -35,13 +35,13 @@ def install_question(db: SealedDatabase, row: QuestionRow, notes: Mapping[str, b
 
 
 def read_questions(db: SealedDatabase, ended_after: int = -1) -> Sequence[QuestionRow]:
-    """See `Store.question`."""
+    """Return every question that is active or ended after a second, in order of installation."""
     rows = db.execute(f"{QUESTION.select} WHERE rest = 0 OR rest > ? ORDER BY place", (ended_after,)).fetchall()
     return [_question_row(row) for row in rows if QUESTION.holds(db, row)]
 
 
 def read_one_question(db: SealedDatabase, question_id: QuestionId) -> QuestionRow | None:
-    """See `Store.one_question`.
+    """Return one question, or None.
 
     Raises:
         DamagedError: it is not as it was written.
@@ -51,7 +51,10 @@ def read_one_question(db: SealedDatabase, question_id: QuestionId) -> QuestionRo
 
 
 def archive_question(db: SealedDatabase, question_id: QuestionId, end: int, dropped: str) -> None:
-    """See `Store.archive_question`."""
+    """Remember that nothing is left to do for a question that ended then; delete notes whose name begins so.
+
+    Its windows and orders stay; it is read at a start only as `read_questions` says.
+    """
     row = db.execute(f"{QUESTION.select} WHERE question_id = ?", (question_id,)).fetchone()
     db.execute(QUESTION.update, QUESTION.updating(db, *QUESTION.checked(db, row)[:-2], end))
     db.execute("DELETE FROM question_notes WHERE question_id = ? AND name LIKE ?", (question_id, f"{dropped}%"))
@@ -76,7 +79,7 @@ def reseal_seeds(db: SealedDatabase, data_keys: DataKeys) -> None:
 
 
 def note_question(db: SealedDatabase, question_id: QuestionId, name: str, note: bytes) -> None:
-    """See `Store.note_question`."""
+    """Remember something by name beside a question, in place of what was noted under this name before."""
     db.execute(
         f"{NOTES.insert} ON CONFLICT (question_id, name) DO UPDATE SET note = excluded.note, seal = excluded.seal",
         NOTES.sealed(db, question_id, name, note),
@@ -86,7 +89,7 @@ def note_question(db: SealedDatabase, question_id: QuestionId, name: str, note: 
 
 
 def read_notes(db: SealedDatabase, question_id: QuestionId) -> Mapping[str, bytes]:
-    """See `Store.question_notes`.
+    """Return all notes of a question.
 
     Raises:
         DamagedError: a note is not as it was written.
@@ -108,9 +111,9 @@ def decide_windows(db: SealedDatabase, rows: Sequence[DecidedWindow], window: Wi
 
 
 def read_decided(
-    db: SealedDatabase, question_id: QuestionId, above: int, below: int = MAX_QUESTION_WINDOWS
+    db: SealedDatabase, question_id: QuestionId, above: int = -1, below: int = MAX_QUESTION_WINDOWS
 ) -> Sequence[DecidedWindow]:
-    """See `Store.decided`.
+    """Return the windows of a question that are decided, in order, above an index and below another.
 
     Raises:
         DamagedError: a window is not as it was written, or is gone.
@@ -126,7 +129,7 @@ def read_decided(
 
 
 def read_decided_of(db: SealedDatabase, window_id: WindowId) -> DecidedWindow | None:
-    """See `Store.decided_of`.
+    """Return what was decided about the window that this id names or would name; None if it is none's.
 
     Raises:
         DamagedError: the window is not as it was written.

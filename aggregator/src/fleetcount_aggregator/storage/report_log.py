@@ -210,12 +210,6 @@ class ReportLog:
             return self._index.incomplete
 
     @property
-    def complete_count(self) -> int:
-        """How many reports have all their instalments."""
-        with self._lock:
-            return len(self._index) - self._index.incomplete
-
-    @property
     def memory_bytes(self) -> int:
         """Bytes of the index."""
         return self._index.memory_bytes
@@ -253,7 +247,7 @@ class ReportLog:
         return b"".join(self._frames.read(ranges))
 
     def records(self, included: bytes) -> Iterator[DigestRecords]:
-        """Yield what is remembered of every report, by ascending id; `included` as in `Store.included`, or nothing."""
+        """Yield what is remembered of every report, by ascending id; `included` as in `read_included`, or nothing."""
         complete = self.complete_log().complete
         rounds = tuple(sorted(self._rounds))
         digests = {number: self._digests(number) for number in rounds}
@@ -319,7 +313,7 @@ class JoinedLog(ReportLog):
                 for alike in _by_round(frames.columns()):
                     self._index.expected = frames.expected
                     number = alike[0].head.round
-                    copies.setdefault(number, []).append(self._join(alike))
+                    copies.setdefault(number, []).append(self._index.join(*self._columns(alike), alike[0].head.round))
                     if self.is_final:
                         digests.setdefault(number, []).append(_digests_of(alike))
             if self.is_final:
@@ -328,9 +322,6 @@ class JoinedLog(ReportLog):
                     slots, held, came = (np.concatenate(column) for column in zip(*pairs, strict=True))
                     self._index.leave_out(slots[(of_round[held] != of_round[came]).any(axis=1)])
                 self.left_out = self._index.left_out_count, self._index.limit()
-
-    def _join(self, frames: Sequence[ReadFrame]) -> Copies:
-        return self._index.join(*self._columns(frames), frames[0].head.round)
 
     def close(self) -> None:
         """See `ReportLog.close`."""

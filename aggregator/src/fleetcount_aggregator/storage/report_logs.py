@@ -6,7 +6,7 @@ by any. Knows window states only as it is told, and not where frames lie (`frame
 """
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -318,7 +318,8 @@ class ReportLogs:
         with self._joining, self._lock:
             log = None if self._damaged.pop(window_id, None) else self._to_read(window_id)
             if log is not None:
-                self.backend.ended(window_id).write(log.row_count, _records(log, included))
+                records = (block.encode() for block in log.records(included))
+                self.backend.ended(window_id).write(log.row_count, records)
             self.evict(window_id)
             self.backend.drop(window_id)
 
@@ -334,11 +335,6 @@ class ReportLogs:
                     log.close()
             self._whole.pop(window_id, None)
             self._noted.pop(window_id, None)
-
-
-def _records(log: ReportLog, included: bytes) -> Iterator[bytes]:
-    """Yield what is remembered of every report by ascending id."""
-    return (block.encode() for block in log.records(included))
 
 
 def _split(

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import numpy as np
 from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, SessionId, WindowId
+from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.layout import uint
 from fleetcount_protocol.limits import MAX_LEDGER_ROWS
 from fleetcount_protocol.messages import WindowState
@@ -22,12 +22,12 @@ from fleetcount_aggregator.storage.database import (
     CANONICAL,
     COUNTERS,
     DURABLE,
+    EPOCHS,
     INCLUDED,
     LEDGER,
     LIFECYCLE,
     MARKS,
     REJECTIONS,
-    SESSIONS,
     STEPS,
     WINDOWS,
     Changed,
@@ -40,7 +40,6 @@ from fleetcount_aggregator.storage.row_types import (
     BatchRow,
     LedgerRow,
     Lifecycle,
-    SessionRow,
     StepRow,
     WindowChange,
     WindowRow,
@@ -70,12 +69,15 @@ BATCHES_AT_ONCE: Final = 64
 """Batches read at once, so that memory holds a few thousand reports of them and not a million."""
 _OPEN = (WindowState.ANNOUNCED.value, WindowState.COLLECTING.value)
 _POSITION_BYTES = "<u4"
-_AT_ONCE: Final = 256
 _UNFINISHED = ", ".join(f"'{state.value}'" for state in (*(set(WindowState) - FINAL_STATES),))
 ACTIVE: Final = f"(rest = {Lifecycle.ACTIVE.value} OR state IN ({_UNFINISHED}))"
 """Which windows there is something to do for: those that have not ended, whatever else is said of them."""
+_NOTE_EPOCH: Final = (
+    EPOCHS.insert + " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, seal = excluded.seal"
+    " WHERE excluded.epoch > epochs.epoch"
+)
 TIME: Final = "time"
-"""The latest time at which the store was acted on (`Store.note_time`), Unix seconds."""
+"""The latest time at which the store was acted on (`note_time`), Unix seconds."""
 DEBITS: Final = "debits"
 """The counter of all debits, those that are forgotten too: what peers compare with what they have seen."""
 FORGOTTEN: Final = "forgotten debits"
@@ -119,82 +121,6 @@ class Closing:
     """Reports that are more than a set may have."""
 
 
-def add_session(db: SealedDatabase, row: SessionRow, most: int, now: int) -> SessionRow | None:
-    """See `Store.add_session`: counted and added in one transaction, which others do not see halves of."""
-    known = read_session(db, row.session_id)
-    if known is not None:
-        return known
-    if read_sessions_of(db, row.certificate, now) >= most:
-        return None
-    sealed = SESSIONS.sealed(db, row.session_id, row.request, row.certificate, row.expiry, row.accepted)
-    db.execute(f"{SESSIONS.insert} ON CONFLICT (session_id) DO NOTHING", sealed)
-    db.execute(
-        "INSERT INTO chains (session_id, chain) VALUES (?, ?) ON CONFLICT (session_id) DO NOTHING",
-        (row.session_id, row.chain),
-    )
-    return row
-
-
-def read_session(db: SealedDatabase, session_id: SessionId) -> SessionRow | None:
-    """See `Store.session`."""
-    return next(iter(read_sessions(db, [session_id])), None)
-
-
-def read_sessions(db: SealedDatabase, session_ids: Sequence[SessionId]) -> Sequence[SessionRow]:
-    """See `Store.sessions`. One that is damaged is not there: its device opens another."""
-    rows = _by_session(db, SESSIONS.select, session_ids)
-    chains = dict(read_chains(db, list(rows)))
-    found = [rows[one] for one in session_ids if one in rows and one in chains and SESSIONS.holds(db, rows[one])]
-    return [
-        SessionRow(
-            session_id=SessionId(session_id),
-            request=request,
-            certificate=Digest(certificate),
-            expiry=expiry,
-            accepted=accepted,
-            chain=chains[session_id],
-        )
-        for session_id, request, certificate, expiry, accepted, _ in found
-    ]
-
-
-def read_chains(db: SealedDatabase, session_ids: Sequence[bytes]) -> Sequence[tuple[bytes, bytes]]:
-    """See `Store.chains`."""
-    rows = _by_session(db, "SELECT session_id, chain FROM chains", session_ids)
-    return [rows[one] for one in session_ids if one in rows]
-
-
-def _by_session(db: SealedDatabase, select: str, session_ids: Sequence[bytes]) -> dict[bytes, Any]:
-    """Return rows by their session's id; a server far away is asked for many at once, in few forms of one statement."""
-    found: dict[bytes, Any] = {}
-    for start in range(0, len(session_ids), _AT_ONCE):
-        asked = [*session_ids[start : start + _AT_ONCE]]
-        asked += asked[-1:] * ((1 << (len(asked) - 1).bit_length()) - len(asked))
-        query = f"{select} WHERE session_id IN ({', '.join('?' * len(asked))})"
-        found |= {row[0]: row for row in db.execute(query, asked).fetchall()}
-    return found
-
-
-def put_chains(db: SealedDatabase, chains: Sequence[tuple[bytes, bytes]]) -> None:
-    """See `Store.put_chains`."""
-    rows = [(chain, session_id) for session_id, chain in chains]
-    db.executemany("UPDATE chains SET chain = ? WHERE session_id = ?", rows)
-    db.changes.extend((Changed.SESSION, name) for name, _ in chains)
-
-
-def read_sessions_of(db: SealedDatabase, certificate: Digest, now: int) -> int:
-    """See `Store.sessions_of`."""
-    query = "SELECT COUNT(*) FROM sessions WHERE certificate = ? AND expiry > ?"
-    return int(db.execute(query, (certificate, now)).fetchone()[0])
-
-
-def forget_sessions(db: SealedDatabase, expired_before: int) -> None:
-    """See `Store.forget_sessions`."""
-    expired = "SELECT session_id FROM sessions WHERE expiry < ?"
-    db.execute(f"DELETE FROM chains WHERE session_id IN ({expired})", (expired_before,))  # noqa: S608 - constant
-    db.execute("DELETE FROM sessions WHERE expiry < ?", (expired_before,))
-
-
 def install_window(db: SealedDatabase, row: WindowRow) -> None:
     """Remember a window; one that is there stays as it is."""
     if read_window(db, row.window_id) is not None:
@@ -217,7 +143,7 @@ def install_window(db: SealedDatabase, row: WindowRow) -> None:
 
 
 def read_window(db: SealedDatabase, window_id: WindowId) -> WindowRow | None:
-    """See `Store.window`.
+    """Return one window, or None.
 
     Raises:
         DamagedError: it is not as it was written.
@@ -231,7 +157,7 @@ def read_window(db: SealedDatabase, window_id: WindowId) -> WindowRow | None:
 
 
 def read_canonical(db: SealedDatabase, window_id: WindowId) -> bytes | None:
-    """See `Store.canonical`."""
+    """Return a window's bytes, None if they are not as they were written, whatever else of it is."""
     row = db.execute(f"{CANONICAL.select} WHERE window_id = ?", (window_id,)).fetchone()
     return row[1] if row is not None and CANONICAL.holds(db, row) else None
 
@@ -297,7 +223,7 @@ def note_durable(db: SealedDatabase, lengths: Mapping[WindowId, int]) -> None:
 
 
 def count_rejections(db: SealedDatabase, window_id: WindowId, counts: Mapping[RejectReason, int]) -> None:
-    """See `Store.count_rejections`."""
+    """Add to a window's rejection counters."""
     if not counts:
         return
     known = read_rejections(db, window_id)
@@ -310,19 +236,19 @@ def count_rejections(db: SealedDatabase, window_id: WindowId, counts: Mapping[Re
 
 
 def read_rejections(db: SealedDatabase, window_id: WindowId) -> Mapping[RejectReason, int]:
-    """See `Store.rejections`."""
+    """Return a window's rejection counters."""
     rows = db.execute(f"{REJECTIONS.select} WHERE window_id = ?", (window_id,)).fetchall()
     return {RejectReason(reason): count for _, reason, count, _ in (REJECTIONS.checked(db, row) for row in rows)}
 
 
-def read_batches(db: SealedDatabase, window_id: WindowId, above: int) -> Sequence[BatchRow]:
-    """See `Store.batches`."""
+def read_batches(db: SealedDatabase, window_id: WindowId, above: int = -1) -> Sequence[BatchRow]:
+    """Return the batches of a window by number, above a number and `BATCHES_AT_ONCE` at most (`every_batch`)."""
     query = f"{BATCHES.select} WHERE window_id = ? AND number > ? ORDER BY number LIMIT ?"
     return [_batch_row(db, row) for row in db.execute(query, (window_id, above, BATCHES_AT_ONCE)).fetchall()]
 
 
 def read_batch(db: SealedDatabase, window_id: WindowId, number: int) -> BatchRow | None:
-    """See `Store.batch`."""
+    """Return one batch, or None."""
     row = db.execute(f"{BATCHES.select} WHERE window_id = ? AND number = ?", (window_id, number)).fetchone()
     return None if row is None else _batch_row(db, row)
 
@@ -339,14 +265,14 @@ def _batch_row(db: SealedDatabase, row: Sequence[Any]) -> BatchRow:
 
 
 def read_included(db: SealedDatabase, window_id: WindowId) -> bytes | None:
-    """See `Store.included`."""
+    """Return the sealed set, one byte of 0 or 1 a complete report; None before it is sealed and after purging."""
     row = db.execute(f"{INCLUDED.select} WHERE window_id = ?", (window_id,)).fetchone()
     kept = None if row is None else INCLUDED.checked(db, row)[1]
     return None if kept is None else unpacked(kept)
 
 
 def read_step(db: SealedDatabase, window_id: WindowId, name: str) -> StepRow | None:
-    """See `Store.step`.
+    """Return a step that was taken, or None.
 
     Raises:
         DamagedError: the step is not as it was written, or was taken and is gone.
@@ -472,21 +398,29 @@ def read_counter(db: SealedDatabase, name: str) -> int | None:
     return int(row[1]) if row is not None and COUNTERS.holds(db, row) else None
 
 
+def note_time(db: SealedDatabase, now: int) -> None:
+    """Remember a time at which this store was acted on, Unix seconds, by a clock that is confirmed."""
+    put_counter(db, TIME, now)
+
+
 def read_latest_time(db: SealedDatabase) -> int | None:
-    """See `Store.latest_time`."""
+    """Return the time remembered last (`note_time`), 0 for one that is damaged; None if none was."""
     row = db.execute(f"{COUNTERS.select} WHERE name = ?", (TIME,)).fetchone()
     return None if row is None else int(row[1]) if COUNTERS.holds(db, row) else 0
 
 
 def read_ledger_rows(db: SealedDatabase) -> int:
-    """See `Store.ledger_rows`. With a damaged counter at least what is there counts."""
+    """Return how many debits there have ever been, those that are forgotten too: it never falls.
+
+    With a damaged counter at least what is there counts.
+    """
     if (known := read_counter(db, DEBITS)) is not None:
         return known
     return int(db.execute("SELECT COALESCE(MAX(place), -1) + 1 FROM ledger").fetchone()[0])
 
 
 def read_ledger(db: SealedDatabase, most: int = MAX_LEDGER_ROWS) -> Sequence[LedgerRow]:
-    """See `Store.ledger`; the last debits, `most` of them. A damaged row is one of it."""
+    """Return the last debits, `most` of them, oldest first. A damaged row is one of it."""
     rows = db.execute(f"{LEDGER.select} ORDER BY place DESC LIMIT ?", (most,)).fetchall()
     return [ledger_row(row) for row in reversed(rows)]
 
@@ -498,8 +432,20 @@ def ledger_row(row: Sequence[Any]) -> LedgerRow:
     )
 
 
+def note_epoch(db: SealedDatabase, name: str, epoch: bytes) -> None:
+    """Remember an epoch under a name; one that is not greater, as bytes, than the one there is not stored."""
+    count_first(db)
+    db.execute(_NOTE_EPOCH, EPOCHS.sealed(db, name, epoch))
+    count_rows(db, "epochs")
+
+
+def read_epochs(db: SealedDatabase) -> Mapping[str, bytes]:
+    """Return the epochs by name (`greetings`)."""
+    return {name: bytes(epoch) for name, epoch in db.execute("SELECT name, epoch FROM epochs").fetchall()}
+
+
 def raise_high_water(db: SealedDatabase, peer: AggregatorId, ledger_rows: int) -> None:
-    """See `Store.raise_high_water`."""
+    """Remember the highest ledger count a peer has shown; a lower one is not stored."""
     if ledger_rows > read_high_water(db).get(peer, 0):
         db.execute(
             f"{MARKS.insert} ON CONFLICT (peer) DO UPDATE SET ledger_rows = excluded.ledger_rows, seal = excluded.seal",
@@ -509,7 +455,10 @@ def raise_high_water(db: SealedDatabase, peer: AggregatorId, ledger_rows: int) -
 
 
 def read_high_water(db: SealedDatabase) -> Mapping[AggregatorId, int]:
-    """See `Store.high_water`. A damaged row counts as absent: what the peer shows next is its mark again."""
+    """Return the highest ledger count of every peer seen so far.
+
+    A damaged row counts as absent: what the peer shows next is its mark again.
+    """
     rows = [row for row in db.execute(MARKS.select).fetchall() if MARKS.holds(db, row)]
     return {AggregatorId(peer): ledger_rows for peer, ledger_rows, _ in rows}
 

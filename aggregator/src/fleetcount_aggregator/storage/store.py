@@ -8,13 +8,11 @@ from collections.abc import AsyncIterator, Callable, Mapping, MutableMapping, Se
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Final, Self, TypeVar
+from typing import Concatenate, Final, ParamSpec, Self, TypeVar
 
 import numpy as np
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.errors import RejectReason
-from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, SessionId, WindowId
-from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
+from fleetcount_protocol.ids import Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_transport.logs import log
 
@@ -23,33 +21,28 @@ from fleetcount_aggregator.host.states import FINAL_STATES, AbortReason
 from fleetcount_aggregator.storage import ended, question_rows
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.data_keys import ChainSeal, DataKeys, StoreKeys
-from fleetcount_aggregator.storage.database import EPOCHS, Database, SealedDatabase, reseal
-from fleetcount_aggregator.storage.ended import ArchivedWindow, SortKey, purge_window, read_cost, read_unpurged
+from fleetcount_aggregator.storage.database import Database, SealedDatabase, reseal
 from fleetcount_aggregator.storage.engine import Engine, SealedEngine
 from fleetcount_aggregator.storage.errors import Damage, FencedError, StoreError
 from fleetcount_aggregator.storage.instalment_run import USE_BYTES, InstalmentRun
 from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.question_rows import reseal_seeds
 from fleetcount_aggregator.storage.report_logs import ReportLogs
-from fleetcount_aggregator.storage.row_repair import damage_at_start, is_restored
+from fleetcount_aggregator.storage.row_repair import damage_at_start
 from fleetcount_aggregator.storage.row_types import (
     BatchRow,
-    Charged,
-    Cost,
     DecidedWindow,
-    LedgerRow,
-    Lifecycle,
-    QuestionRow,
-    SessionRow,
     StepRow,
     WindowChange,
     WindowRow,
 )
-from fleetcount_aggregator.storage.rows import put_chains
 from fleetcount_aggregator.storage.session_chains import PackedSession, moved_on
+from fleetcount_aggregator.storage.session_rows import put_chains, read_chains
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.write_queue import WriteQueue
 
+T = TypeVar("T")
+P = ParamSpec("P")
 _MOVED_AT_ONCE = 4096
 
 
@@ -81,16 +74,10 @@ def _reseal(db: SealedDatabase, data_keys: DataKeys) -> None:
         above = rows[-1][0]
 
 
-T = TypeVar("T")
-
 _OPEN: Final = frozenset({None, WindowState.ANNOUNCED, WindowState.COLLECTING})
 """States of a window that takes instalments, and none, which a change does not move it to."""
 USES_AT_ONCE: Final = 256
 """Keys erased between two turns of the event loop: some 10 ms."""
-_NOTE: Final = (
-    EPOCHS.insert + " ON CONFLICT (name) DO UPDATE SET epoch = excluded.epoch, seal = excluded.seal"
-    " WHERE excluded.epoch > epochs.epoch"
-)
 
 
 class Store:
@@ -112,7 +99,8 @@ class Store:
         self.logs = logs
         """The report logs."""
         self._closed = False
-        self._unpurged = tuple(unpurged)
+        self.unpurged: Final = tuple(unpurged)
+        """The ended windows whose purge a crash has cut off before this start."""
         self._writes = WriteQueue(engine, logs)
         self._read_pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="store-reader")
 
@@ -151,7 +139,7 @@ class Store:
             # Without its key a log cannot be read either, which is one damage and not two.
             damaged += [one for one in logs.open(states) if one.window_id not in keyless]
             damaged += sealed.read(damage_at_start)
-            rows, over = sealed.read(read_unpurged), [one.window_id for one in states if one.ended]
+            rows, over = sealed.read(ended.read_unpurged), [one.window_id for one in states if one.ended]
             keys = data_keys.held()
             left = [one for one in over if one in rows or backend.leaves(one) or one in keys]
             engine.slim()
@@ -159,22 +147,39 @@ class Store:
             opened.pop_all()
         return cls(sealed, logs, data_keys, left, damaged)
 
-    async def _write(self, operation: Callable[[SealedDatabase], T], *, leading: bool = False) -> T:
-        self._check_open()
-        return await self._writes.write(operation, leading=leading)
+    # What is read and written is said by functions of a database (`rows`, `question_rows`, `ended`, `row_repair`).
 
-    # A process that does not lead may open sessions, count refusals and show that it can write; everything that happens
-    # once a window goes through `_lead`, which the epoch fences.
-    async def _lead(self, operation: Callable[[SealedDatabase], T]) -> T:
-        return await self._write(operation, leading=True)
+    async def read(self, work: Callable[Concatenate[SealedDatabase, P], T], *args: P.args, **named: P.kwargs) -> T:
+        """Run work that only reads, on the database and these arguments."""
+
+        def reading(db: SealedDatabase) -> T:
+            return work(db, *args, **named)
+
+        self._check_open()
+        return await asyncio.get_running_loop().run_in_executor(self._read_pool, self._sealed.read, reading)
+
+    async def write(self, work: Callable[Concatenate[SealedDatabase, P], T], *args: P.args, **named: P.kwargs) -> T:
+        """Run work that writes, in one transaction: all or nothing, and nothing from a process that does not lead.
+
+        Raises:
+            FencedError: another process leads.
+        """
+        self._check_open()
+        return await self._writes.write(lambda db: work(db, *args, **named), leading=True)
+
+    async def write_unfenced(
+        self, work: Callable[Concatenate[SealedDatabase, P], T], *args: P.args, **named: P.kwargs
+    ) -> T:
+        """Run work that writes, also from a process that does not lead; for what does not happen once a window.
+
+        Such are opening sessions, counting refusals and showing that it can write.
+        """
+        self._check_open()
+        return await self._writes.write(lambda db: work(db, *args, **named), leading=False)
 
     def _check_open(self) -> None:
         if self._closed:
             raise StoreError(f"{self._place} is closed")
-
-    async def _read(self, operation: Callable[[SealedDatabase], T]) -> T:
-        self._check_open()
-        return await asyncio.get_running_loop().run_in_executor(self._read_pool, self._sealed.read, operation)
 
     @property
     def begun_again(self) -> int:
@@ -183,7 +188,7 @@ class Store:
 
     async def probe(self) -> None:
         """Write something that changes nothing, durably; raises StoreError if nothing can be written."""
-        await self._write(lambda db: db.execute("UPDATE instance SET standing = standing"))
+        await self.write_unfenced(lambda db: db.execute("UPDATE instance SET standing = standing"))
 
     async def close(self) -> None:
         """Finish the queued writes and close the files."""
@@ -198,44 +203,11 @@ class Store:
         self.logs.close()
         self._engine.close()
 
-    # The rows. Each method names its statement.
-
-    async def add_session(self, row: SessionRow, *, most: int, now: int) -> SessionRow | None:
-        """Remember a session, unless its certificate has `most` that have not expired at `now`: then None.
-
-        Returns the row that is stored under its id, which is the first one. The limit holds over all processes.
-        """
-        return await self._write(lambda db: sql.add_session(db, row, most, now))
-
-    async def session(self, session_id: SessionId) -> SessionRow | None:
-        """Return a session, or None."""
-        return await self._read(lambda db: sql.read_session(db, session_id))
-
-    async def sessions(self, session_ids: Sequence[SessionId]) -> Sequence[SessionRow]:
-        """Return those of many sessions that are known, in their order."""
-        return await self._read(lambda db: sql.read_sessions(db, session_ids))
-
-    async def sessions_of(self, certificate: Digest, now: int) -> int:
-        """Return how many sessions of a certificate have not expired at `now`."""
-        return await self._read(lambda db: sql.read_sessions_of(db, certificate, now))
-
-    async def forget_sessions(self, expired_before: int) -> None:
-        """Delete sessions that expired before the given second."""
-        await self._write(lambda db: sql.forget_sessions(db, expired_before))
-
-    async def chains(self, session_ids: Sequence[bytes]) -> Sequence[tuple[bytes, bytes]]:
-        """Return the sealed keys of sessions that are known, each with its session's id."""
-        return await self._read(lambda db: sql.read_chains(db, session_ids))
-
-    async def put_chains(self, chains: Sequence[tuple[bytes, bytes]]) -> None:
-        """Overwrite the sealed keys of sessions, each given with its session's id; one that is forgotten stays so."""
-        await self._lead(lambda db: sql.put_chains(db, chains))
-
     async def key_uses(self, window_id: WindowId) -> bytes:
         """Return which keys opened a window's instalments (`InstalmentRun.key_uses`), in any order; none once
         purged.
         """
-        return await self._read(lambda _: self.logs.key_uses(window_id))
+        return await self.read(lambda _: self.logs.key_uses(window_id))
 
     async def erase_window_keys(
         self, seal: ChainSeal, live: MutableMapping[bytes, PackedSession], window_id: WindowId
@@ -251,7 +223,7 @@ class Store:
             numbers: dict[bytes, list[int]] = {}
             for row in map(bytes, rows[start : start + USES_AT_ONCE]):
                 numbers.setdefault(row[: SessionId.SIZE], []).append(int.from_bytes(row[SessionId.SIZE :]))
-            found = await self.chains(list(numbers))
+            found = await self.read(read_chains, list(numbers))
             moved = await asyncio.to_thread(moved_on, seal, found, numbers)
             for session_id, _, chain in moved:
                 if chain is None:
@@ -259,19 +231,7 @@ class Store:
                 elif session_id in live:
                     live[session_id] = live[session_id].with_chain(chain)
             if moved:
-                await self.put_chains([(session_id, sealed) for session_id, sealed, _ in moved])
-
-    async def _ensure_key(self, row: WindowRow) -> None:
-        if row.state not in FINAL_STATES:
-            await asyncio.to_thread(self.data_keys.make, row.window_id)
-
-    async def window(self, window_id: WindowId) -> WindowRow | None:
-        """Return one window, or None."""
-        return await self._read(lambda db: sql.read_window(db, window_id))
-
-    async def canonical(self, window_id: WindowId) -> bytes | None:
-        """Return a window's bytes, None if they are not as they were written, whatever else of it is."""
-        return await self._read(lambda db: sql.read_canonical(db, window_id))
+                await self.write(put_chains, [(session_id, sealed) for session_id, sealed, _ in moved])
 
     async def damaged(self) -> Sequence[Damage]:
         """Return what was found damaged when the store was opened; of ended windows it shows later.
@@ -279,47 +239,13 @@ class Store:
         Another process may have settled some of it since this one started.
         """
         if self._damaged and not self._engine.alone:
-            self._damaged = await self._read(self._still_damaged)
+            self._damaged = await self.read(self._still_damaged)
         return self._damaged
 
     def _still_damaged(self, db: SealedDatabase) -> tuple[Damage, ...]:
         unended = {one.window_id for one in sql.read_log_states(db) if not one.ended}
         files = (one for one in self._damaged if one.table in {"log", "data key"} and one.window_id in unended)
         return *files, *damage_at_start(db)
-
-    async def look(self, work: Callable[[SealedDatabase], T]) -> T:
-        """Run work that only reads."""
-        return await self._read(work)
-
-    async def mend(self, work: Callable[[SealedDatabase], T]) -> T:
-        """Run work that repairs rows (`row_repair`), in one transaction."""
-        return await self._lead(work)
-
-    async def restored(self) -> bool:
-        """Return whether the store was put back from a backup, and what came after it is not settled yet."""
-        return await self.look(is_restored)
-
-    async def install_question(self, row: QuestionRow, notes: Mapping[str, bytes]) -> QuestionRow:
-        """Remember a question with its first notes, all or nothing; return the row that is stored, which is the
-        first.
-        """
-        return await self._lead(lambda db: question_rows.install_question(db, row, notes))
-
-    async def questions(self, *, ended_after: int = -1) -> Sequence[QuestionRow]:
-        """Return every question that is active or ended after a second, in order of installation."""
-        return await self._read(lambda db: question_rows.read_questions(db, ended_after))
-
-    async def one_question(self, question_id: QuestionId) -> QuestionRow | None:
-        """Return one question, or None."""
-        return await self._read(lambda db: question_rows.read_one_question(db, question_id))
-
-    async def note_question(self, question_id: QuestionId, name: str, note: bytes) -> None:
-        """Remember something by name beside a question, in place of what was noted under this name before."""
-        await self._lead(lambda db: question_rows.note_question(db, question_id, name, note))
-
-    async def question_notes(self, question_id: QuestionId) -> Mapping[str, bytes]:
-        """Return all notes of a question."""
-        return await self._read(lambda db: question_rows.read_notes(db, question_id))
 
     async def decide_windows(self, rows: Sequence[DecidedWindow], window: WindowRow | None = None) -> None:
         """Remember what was decided about windows and install the window of one of them: all of it or nothing.
@@ -329,57 +255,30 @@ class Store:
         Raises:
             StoreError: one of the windows is decided already, otherwise; then nothing changes.
         """
-        if window is not None:
+        if window is not None and window.state not in FINAL_STATES:
             # Durable before the row that needs it: a key without a window does no harm, a window without one is lost.
-            await self._ensure_key(window)
-        await self._lead(lambda db: self._decide_windows(db, rows, window))
+            await asyncio.to_thread(self.data_keys.make, window.window_id)
+        await self.write(self._decide_windows, rows, window)
 
     def _decide_windows(self, db: SealedDatabase, rows: Sequence[DecidedWindow], window: WindowRow | None) -> None:
         question_rows.decide_windows(db, rows, window)
         if window is not None:
             self.logs.backend.install(db, window.window_id)
 
-    async def decided(
-        self, question_id: QuestionId, *, above: int = -1, below: int = MAX_QUESTION_WINDOWS
-    ) -> Sequence[DecidedWindow]:
-        """Return the windows of a question that are decided, in order, above an index and below another."""
-        return await self._read(lambda db: question_rows.read_decided(db, question_id, above, below))
-
-    async def costs(self, asked: Sequence[Charged]) -> Sequence[Cost]:
-        """Return what each question costs."""
-        return await self._read(lambda db: [read_cost(db, one) for one in asked])
-
-    async def decided_of(self, window_id: WindowId) -> DecidedWindow | None:
-        """Return what was decided about the window that this id names or would name; None if it is none's."""
-        return await self._read(lambda db: question_rows.read_decided_of(db, window_id))
-
     async def add_instalments(self, runs: Sequence[InstalmentRun]) -> Sequence[bytes]:
         """Store instalments with one sync a window; for each run one byte of `StoreOutcome` an instalment, in order."""
         self._check_open()
         return await self._writes.append(runs)
 
-    async def instalment_digest(self, window_id: WindowId, report_id: ReportId, round_number: int) -> Digest | None:
-        """Return the digest of a stored instalment, or None."""
-        [found] = await self.instalment_digests(window_id, [report_id], round_number)
-        return found
-
     async def instalment_digests(
         self, window_id: WindowId, report_ids: Sequence[ReportId], round_number: int
     ) -> list[Digest | None]:
         """Return the digests of stored instalments, in order, None for each that is not stored."""
-        return await self._read(lambda _: self.logs.digests(window_id, report_ids, round_number))
-
-    async def count_rejections(self, window_id: WindowId, counts: Mapping[RejectReason, int]) -> None:
-        """Add to a window's rejection counters."""
-        await self._write(lambda db: sql.count_rejections(db, window_id, counts))
-
-    async def rejections(self, window_id: WindowId) -> Mapping[RejectReason, int]:
-        """Return a window's rejection counters."""
-        return await self._read(lambda db: sql.read_rejections(db, window_id))
+        return await self.read(lambda _: self.logs.digests(window_id, report_ids, round_number))
 
     async def complete_reports(self, window_id: WindowId) -> CompleteReports:
         """Return the complete reports of a window, until it is purged: the same ever after intake is closed."""
-        return await self._read(
+        return await self.read(
             lambda db: self.logs.complete(window_id, closed=not sql.takes_instalments(db, window_id))
         )
 
@@ -388,23 +287,7 @@ class Store:
 
         `devices` are the digests of their public keys, n x 32.
         """
-        return await self._read(lambda _: self.logs.reports_of(window_id, devices))
-
-    async def batches(self, window_id: WindowId, *, above: int = -1) -> Sequence[BatchRow]:
-        """Return the batches of a window by number, above a number and `BATCHES_AT_ONCE` at most (`every_batch`)."""
-        return await self._read(lambda db: sql.read_batches(db, window_id, above))
-
-    async def batch(self, window_id: WindowId, number: int) -> BatchRow | None:
-        """Return one batch, or None."""
-        return await self._read(lambda db: sql.read_batch(db, window_id, number))
-
-    async def included(self, window_id: WindowId) -> bytes | None:
-        """Return the sealed set, one byte of 0 or 1 a complete report; None before it is sealed and after purging."""
-        return await self._read(lambda db: sql.read_included(db, window_id))
-
-    async def step(self, window_id: WindowId, name: str) -> StepRow | None:
-        """Return a step that was taken, or None."""
-        return await self._read(lambda db: sql.read_step(db, window_id, name))
+        return await self.read(lambda _: self.logs.reports_of(window_id, devices))
 
     async def apply(self, change: WindowChange) -> StepRow | None:
         """Apply a change; return the stored step if `change.step` had been taken before (then nothing is applied).
@@ -417,8 +300,8 @@ class Store:
             # counts it.
             await asyncio.to_thread(self._close_window, change)
             if change.new_state is WindowState.AGREEING:
-                await self._read(lambda _: self.logs.incomplete(change.window_id))
-        return await self._lead(lambda db: self._apply(db, change))
+                await self.read(lambda _: self.logs.incomplete(change.window_id))
+        return await self.write(self._apply, change)
 
     def _close_window(self, change: WindowChange) -> None:
         if trouble := self._engine.trouble():
@@ -440,22 +323,6 @@ class Store:
             held = sql.Closing(logs.length(window_id), logs.incomplete(window_id), *logs.left_out(window_id))
         return sql.apply_change(db, change, held)
 
-    async def ledger(self) -> Sequence[LedgerRow]:
-        """Return every debit, oldest first."""
-        return await self._read(sql.read_ledger)
-
-    async def raise_high_water(self, peer: AggregatorId, ledger_rows: int) -> None:
-        """Remember the highest ledger count a peer has shown; a lower one is not stored."""
-        await self._lead(lambda db: sql.raise_high_water(db, peer, ledger_rows))
-
-    async def high_water(self) -> Mapping[AggregatorId, int]:
-        """Return the highest ledger count of every peer seen so far."""
-        return await self._read(sql.read_high_water)
-
-    async def unpurged(self) -> Sequence[WindowId]:
-        """Return the ended windows whose purge a crash has cut off before this start."""
-        return self._unpurged
-
     def forget_destroyed(self) -> None:
         """Evict the windows whose data key another process has destroyed; for a thread. Raises StoreError."""
         for window_id in self.data_keys.forget_destroyed():
@@ -472,48 +339,30 @@ class Store:
             StoreError: the window has not ended.
         """
         if self._engine.heartbeat_s is None:
-            await self._lead(lambda db: self._purge(db, window_id))
+            await self.write(self._purge, window_id)
         else:
             # A server ends a transaction in which nothing is said for long, and a million digests take that long.
-            included = await self._lead(lambda db: self._ended_set(db, window_id))
-            await self._read(lambda _: self.logs.purge(window_id, included))
-            await self._lead(lambda db: purge_window(db, window_id))
+            included = await self.write(self._ended_set, window_id)
+            await self.read(lambda _: self.logs.purge(window_id, included))
+            await self.write(ended.purge_window, window_id)
         # Only when the end of the window and of its rows is on the disk: a key that is gone cannot be had back.
         await asyncio.to_thread(self.data_keys.destroy, window_id)
 
     def _purge(self, db: SealedDatabase, window_id: WindowId) -> None:
         self.logs.purge(window_id, self._ended_set(db, window_id))
-        purge_window(db, window_id)
+        ended.purge_window(db, window_id)
         self._writes.erased = True
 
     def _ended_set(self, db: SealedDatabase, window_id: WindowId) -> bytes:
         sql.check_ended(db, window_id)
         return sql.read_included(db, window_id) or b""
 
-    # Windows that have ended (`ended`).
-
-    async def active_windows(self) -> Sequence[WindowId]:
-        """Return the windows that are neither archived nor damaged, in order of installation: what a start loads."""
-        return await self._read(ended.read_active)
-
-    async def archive_windows(self, rows: Sequence[ArchivedWindow]) -> None:
-        """Remember that nothing is left to do for windows; doing it again changes nothing.
-
-        Raises:
-            StoreError: one of them has not ended; then nothing changes.
-        """
-        await self._lead(lambda db: ended.archive_windows(db, rows))
-
-    async def archived_windows(self, rest: Lifecycle, above: SortKey, until: int) -> Sequence[ArchivedWindow]:
-        """Return archived or retired windows by expiry: above a sort key, expired at `until`, and `AT_ONCE` at most."""
-        return await self._read(lambda db: ended.read_archived(db, rest, above, until))
-
     async def retire(self, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]) -> None:
         """Delete the digests of archived windows, and their steps but for those kept by the state they ended in.
 
         Doing it again changes nothing; an active window is passed over.
         """
-        await self._lead(lambda db: self._retire(db, window_ids, kept))
+        await self.write(self._retire, window_ids, kept)
 
     def _retire(
         self, db: SealedDatabase, window_ids: Sequence[WindowId], kept: Mapping[WindowState, Sequence[str]]
@@ -521,55 +370,6 @@ class Store:
         # Before the commit: a crash in between leaves archived windows, which are retired again.
         for window_id in ended.retire_windows(db, window_ids, kept):
             self.logs.forget(window_id)
-
-    async def forget(self, window_ids: Sequence[WindowId]) -> Sequence[WindowId]:
-        """Delete retired windows with all there is of them, debits too; return those that are gone.
-
-        A window stays while its question is active: the next record's chain names it. An archived question goes with
-        the last of its windows.
-        """
-        return await self._lead(lambda db: ended.forget_windows(db, window_ids))
-
-    async def debit(self, window_id: WindowId) -> LedgerRow | None:
-        """Return what a window was debited, or None."""
-        return await self._read(lambda db: ended.read_debit(db, window_id))
-
-    async def ledger_rows(self) -> int:
-        """Return how many debits there have ever been, those that are forgotten too: it never falls."""
-        return await self._read(sql.read_ledger_rows)
-
-    async def archive_question(self, question_id: QuestionId, end: int, dropped: str) -> None:
-        """Remember that nothing is left to do for a question that ended then; delete its notes of a name that begins
-        so.
-
-        Its windows and orders stay; it is read at a start only as `Store.question` says.
-        """
-        await self._lead(lambda db: question_rows.archive_question(db, question_id, end, dropped))
-
-    # Starts of aggregators.
-
-    async def note_epoch(self, name: str, epoch: bytes) -> None:
-        """Remember an epoch under a name; one that is not greater, as bytes, than the one there is not stored."""
-
-        def note(db: SealedDatabase) -> None:
-            sql.count_first(db)
-            db.execute(_NOTE, EPOCHS.sealed(db, name, epoch))
-            sql.count_rows(db, "epochs")
-
-        await self._lead(note)
-
-    async def note_time(self, now: int) -> None:
-        """Remember a time at which this store was acted on, Unix seconds, by a clock that is confirmed."""
-        await self._lead(lambda db: sql.put_counter(db, sql.TIME, now))
-
-    async def latest_time(self) -> int | None:
-        """Return the time remembered last, 0 for one that is damaged; None if none was."""
-        return await self._read(sql.read_latest_time)
-
-    async def epochs(self) -> Mapping[str, bytes]:
-        """Return the epochs by name (`greetings`)."""
-        rows = await self._read(lambda db: db.execute("SELECT name, epoch FROM epochs").fetchall())
-        return {name: bytes(epoch) for name, epoch in rows}
 
 
 def _end_lost(db: SealedDatabase, window_ids: Sequence[WindowId]) -> None:
@@ -589,7 +389,7 @@ def _end_lost(db: SealedDatabase, window_ids: Sequence[WindowId]) -> None:
 async def every_batch(store: Store, window_id: WindowId) -> AsyncIterator[BatchRow]:
     """Yield the batches of a window by number; few are in memory at a time."""
     above = -1
-    while rows := await store.batches(window_id, above=above):
+    while rows := await store.read(sql.read_batches, window_id, above):
         for row in rows:
             yield row
         above = rows[-1].number

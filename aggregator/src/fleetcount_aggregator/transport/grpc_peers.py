@@ -6,77 +6,25 @@ It must not retry: the leader does.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol
 
 import grpc
 from fleetcount_protocol.errors import DecodeError, PeerProblem
-from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
+from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
-from fleetcount_protocol.messages import (
-    AbortWindow,
-    BatchDecision,
-    BatchProposal,
-    BatchReply,
-    Commitment,
-    CommitQuery,
-    FinishBatch,
-    FinishedRecord,
-    InstallQuestion,
-    NoisedShare,
-    OpenQuery,
-    QuestionAnswer,
-    RecordProposal,
-    RecordSignature,
-    ReleaseAnswer,
-    SealSet,
-    SetAgreed,
-    SetDiffers,
-    WindowState,
-    WindowStatus,
-)
-from fleetcount_protocol.question.orders import SignedOrder
-from fleetcount_protocol.shared import SharedIds
+from fleetcount_protocol.messages import InstallQuestion, QuestionAnswer, SealSet, SetAgreed, SetDiffers
 from fleetcount_protocol.wire.call_metadata import GREETING_HEADER
-from fleetcount_protocol.wire.device import RELEASE_ANSWER
-from fleetcount_protocol.wire.peer import (
-    ABORT_ANSWER,
-    ABORT_WINDOW,
-    BATCH_DECISION,
-    BATCH_PROPOSAL,
-    BATCH_REPLY,
-    COMMIT_QUERY,
-    COMMITMENT,
-    DELIVER_ANSWER,
-    FINISH_BATCH,
-    FINISHED_RECORD,
-    NOISED_SHARE,
-    OPEN_QUERY,
-    RECORD_PROPOSAL,
-    RECORD_SIGNATURE,
-    SET_ANSWER,
-    SHARED_IDS,
-    SHARED_QUERY,
-    SHARED_QUESTION_QUERY,
-    STATUS,
-    STATUS_QUERY,
-    split_seal_set,
-)
-from fleetcount_protocol.wire.question import (
-    DELIVER_ORDER,
-    DELIVER_ORDER_ANSWER,
-    INSTALL_QUESTION,
-    INSTALL_QUESTION_ANSWER,
-)
-from fleetcount_protocol.wire.strict import WireMessage
+from fleetcount_protocol.wire.peer import SET_ANSWER, split_seal_set
 from fleetcount_transport.channels import open_channel
 from fleetcount_transport.lost_reasons import call_reason
 
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
-from fleetcount_aggregator.transport.grpc_server import CLAIM_HEADER, PEER_SERVICE
+from fleetcount_aggregator.transport import peer_calls as calls
+from fleetcount_aggregator.transport.grpc_server import CLAIM_HEADER
+from fleetcount_aggregator.transport.peer_calls import AnswerT, RequestT
 
-Response = TypeVar("Response")
 _WORDS: Final = {problem.value: problem for problem in PeerProblem}
 _LARGEST: Final = MAX_PEER_MESSAGE_BYTES + 4096
 
@@ -107,6 +55,21 @@ class Speaker(Protocol):
     ) -> None:
         """Take the greeting of an answer; raises PeerUnreachableError if the answer counts for nothing."""
         ...
+
+
+def _path(name: str) -> str:
+    return f"/{calls.PEER_SERVICE}/{name}"
+
+
+def _asking(
+    call: calls.PeerCall[RequestT, AnswerT],
+) -> Callable[["GrpcPeer", RequestT], Coroutine[Any, Any, AnswerT]]:
+    """Return the method of `Peer` that is this call."""
+
+    async def ask(peer: "GrpcPeer", request: RequestT) -> AnswerT:
+        return await peer.ask(call, request)
+
+    return ask
 
 
 class GrpcPeer:
@@ -168,10 +131,10 @@ class GrpcPeer:
         self,
         method: Callable[..., Any],
         request: Any,
-        decode: Callable[[bytes], Response],
+        decode: Callable[[bytes], AnswerT],
         *,
         after_proof: bool = False,
-    ) -> Response:
+    ) -> AnswerT:
         """Call a method; with `after_proof` one with a stream, on which the request leaves once the peer has proved who
         it is.
         """
@@ -219,83 +182,34 @@ class GrpcPeer:
             await call.write(request)
             await call.done_writing()
 
-    async def _unary(
-        self, method: str, encoder: WireMessage[Any, Any], request: Any, decoder: WireMessage[Any, Any]
-    ) -> Any:
-        """Call a method with bytes both ways: the strict codec reads the answer, not the RPC library."""
-        call: Callable[..., Any] = self._channel.unary_unary(f"/{PEER_SERVICE}/{method}")
-        return await self._call(call, encoder.encode(request), decoder.decode)
-
-    async def install_question(self, request: InstallQuestion) -> QuestionAnswer:
+    async def install_question(self, request: InstallQuestion, /) -> QuestionAnswer:
         """See `Peer.install_question`."""
-        call: Callable[..., Any] = self._channel.stream_unary(f"/{PEER_SERVICE}/InstallQuestion")
-        sent = INSTALL_QUESTION.encode(request)
-        return await self._call(call, sent, INSTALL_QUESTION_ANSWER.decode, after_proof=True)
+        return await self._call(
+            self._channel.stream_unary(_path(calls.INSTALL_QUESTION.name)),
+            calls.INSTALL_QUESTION.request.encode(request),
+            calls.INSTALL_QUESTION.answer.decode,
+            after_proof=True,
+        )
 
-    async def deliver_order(self, signed: SignedOrder) -> QuestionAnswer:
-        """See `Peer.deliver_order`."""
-        answer: QuestionAnswer = await self._unary("DeliverOrder", DELIVER_ORDER, signed, DELIVER_ORDER_ANSWER)
-        return answer
-
-    async def propose_batch(self, request: BatchProposal) -> BatchReply:
-        """See `Peer.propose_batch`."""
-        reply: BatchReply = await self._unary("ProposeBatch", BATCH_PROPOSAL, request, BATCH_REPLY)
-        return reply
-
-    async def finish_batch(self, request: FinishBatch) -> BatchDecision:
-        """See `Peer.finish_batch`."""
-        decision: BatchDecision = await self._unary("FinishBatch", FINISH_BATCH, request, BATCH_DECISION)
-        return decision
-
-    async def seal_set(self, request: SealSet) -> SetAgreed | SetDiffers:
+    async def seal_set(self, request: SealSet, /) -> SetAgreed | SetDiffers:
         """See `Peer.seal_set`."""
         chunks = (chunk.SerializeToString(deterministic=True) for chunk in split_seal_set(request))
-        call: Callable[..., Any] = self._channel.stream_unary(f"/{PEER_SERVICE}/SealSet")
-        return await self._call(call, chunks, SET_ANSWER.decode)
+        return await self._call(self._channel.stream_unary(_path(calls.SEAL_SET)), chunks, SET_ANSWER.decode)
 
-    async def commit(self, request: CommitQuery) -> Commitment:
-        """See `Peer.commit`."""
-        commitment: Commitment = await self._unary("Commit", COMMIT_QUERY, request, COMMITMENT)
-        return commitment
+    async def ask(self, call: calls.PeerCall[RequestT, AnswerT], request: RequestT) -> AnswerT:
+        """Make a call with bytes both ways: the strict codec reads the answer, not the RPC library."""
+        method: Callable[..., Any] = self._channel.unary_unary(_path(call.name))
+        return await self._call(method, call.request.encode(request), call.answer.decode)
 
-    async def open_share(self, request: OpenQuery) -> NoisedShare:
-        """See `Peer.open_share`."""
-        share: NoisedShare = await self._unary("Open", OPEN_QUERY, request, NOISED_SHARE)
-        return share
-
-    async def sign_record(self, request: RecordProposal) -> RecordSignature:
-        """See `Peer.sign_record`."""
-        signature: RecordSignature = await self._unary("SignRecord", RECORD_PROPOSAL, request, RECORD_SIGNATURE)
-        return signature
-
-    async def deliver_record(self, request: FinishedRecord) -> WindowState:
-        """See `Peer.deliver_record`."""
-        state: WindowState = await self._unary("DeliverRecord", FINISHED_RECORD, request, DELIVER_ANSWER)
-        return state
-
-    async def abort(self, request: AbortWindow) -> WindowState:
-        """See `Peer.abort`."""
-        state: WindowState = await self._unary("Abort", ABORT_WINDOW, request, ABORT_ANSWER)
-        return state
-
-    async def status(self, window_id: WindowId) -> WindowStatus:
-        """See `Peer.status`."""
-        status: WindowStatus = await self._unary("GetStatus", STATUS_QUERY, window_id, STATUS)
-        return status
-
-    async def shared(self, after: QuestionId | None) -> SharedIds:
-        """See `Peer.shared`."""
-        shared: SharedIds = await self._unary("ListShared", SHARED_QUERY, after, SHARED_IDS)
-        return shared
-
-    async def shared_question(self, question_id: QuestionId) -> InstallQuestion:
-        """See `Peer.shared_question`."""
-        shown: InstallQuestion = await self._unary(
-            "GetSharedQuestion", SHARED_QUESTION_QUERY, question_id, INSTALL_QUESTION
-        )
-        return shown
-
-    async def outcome(self, window_id: WindowId) -> ReleaseAnswer:
-        """See `Peer.outcome`."""
-        answer: ReleaseAnswer = await self._unary("GetOutcome", STATUS_QUERY, window_id, RELEASE_ANSWER)
-        return answer
+    deliver_order = _asking(calls.DELIVER_ORDER)
+    propose_batch = _asking(calls.PROPOSE_BATCH)
+    finish_batch = _asking(calls.FINISH_BATCH)
+    commit = _asking(calls.COMMIT)
+    open_share = _asking(calls.OPEN_SHARE)
+    sign_record = _asking(calls.SIGN_RECORD)
+    deliver_record = _asking(calls.DELIVER_RECORD)
+    abort = _asking(calls.ABORT)
+    status = _asking(calls.STATUS)
+    shared = _asking(calls.SHARED)
+    shared_question = _asking(calls.SHARED_QUESTION)
+    outcome = _asking(calls.OUTCOME)

@@ -31,38 +31,8 @@ from fleetcount_protocol.wire.device import (
     SESSION_REQUESTS,
 )
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER
-from fleetcount_protocol.wire.peer import (
-    ABORT_ANSWER,
-    ABORT_WINDOW,
-    BATCH_DECISION,
-    BATCH_PROPOSAL,
-    BATCH_REPLY,
-    COMMIT_QUERY,
-    COMMITMENT,
-    DELIVER_ANSWER,
-    FINISH_BATCH,
-    FINISHED_RECORD,
-    NOISED_SHARE,
-    OPEN_QUERY,
-    RECORD_PROPOSAL,
-    RECORD_SIGNATURE,
-    SET_ANSWER,
-    SHARED_IDS,
-    SHARED_QUERY,
-    SHARED_QUESTION_QUERY,
-    STATUS,
-    STATUS_QUERY,
-    SealSetChunks,
-)
-from fleetcount_protocol.wire.question import (
-    DELIVER_ORDER,
-    DELIVER_ORDER_ANSWER,
-    INSTALL_QUESTION,
-    INSTALL_QUESTION_ANSWER,
-    QUESTION_LIST,
-    QUESTION_LIST_QUERY,
-)
-from fleetcount_protocol.wire.strict import WireMessage
+from fleetcount_protocol.wire.peer import SET_ANSWER, SealSetChunks
+from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY
 from fleetcount_transport.admission.admission import Admission, BusyError
 from fleetcount_transport.admission.grpc_admission import Call, ForeignError, GrpcAdmission, Name, certified
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
@@ -79,13 +49,13 @@ from fleetcount_aggregator.intake.device_service import DeviceService, UnknownWi
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.roles.helper import Helper
 from fleetcount_aggregator.storage.errors import StoreError
+from fleetcount_aggregator.transport import peer_calls as calls
+from fleetcount_aggregator.transport.peer_calls import AnswerT, RequestT
 
 _Context = Any
 """grpc.aio.ServicerContext; its stubs leave the type arguments open."""
-Request = TypeVar("Request")
 Response = TypeVar("Response")
 _DEVICE_SERVICE: Final = "fleetcount_protocol.v1.DeviceService"
-PEER_SERVICE: Final = "fleetcount_protocol.v1.PeerService"
 
 _CODES: Final = {
     PeerProblem.NOT_YET: grpc.StatusCode.FAILED_PRECONDITION,
@@ -243,49 +213,46 @@ class PeerShell:
     def handlers(self) -> grpc.GenericRpcHandler:
         """Return the service's methods, by the names of peer.proto."""
         helper = self._helper
-        methods = {
-            "InstallQuestion": self._method(
-                INSTALL_QUESTION, helper.install_question, INSTALL_QUESTION_ANSWER, first=self._prove
-            ),
-            "DeliverOrder": self._method(DELIVER_ORDER, helper.deliver_order, DELIVER_ORDER_ANSWER),
-            "ProposeBatch": self._method(BATCH_PROPOSAL, helper.propose_batch, BATCH_REPLY),
-            "FinishBatch": self._method(FINISH_BATCH, helper.finish_batch, BATCH_DECISION),
-            "SealSet": self.grpc_admission.stream(self._seal_set, self._identify),
-            "Commit": self._method(COMMIT_QUERY, helper.commit, COMMITMENT),
-            "Open": self._method(OPEN_QUERY, helper.open_share, NOISED_SHARE),
-            "SignRecord": self._method(RECORD_PROPOSAL, helper.sign_record, RECORD_SIGNATURE),
-            "DeliverRecord": self._method(FINISHED_RECORD, helper.deliver_record, DELIVER_ANSWER),
-            "Abort": self._method(ABORT_WINDOW, helper.abort, ABORT_ANSWER),
-            "GetOutcome": self._method(STATUS_QUERY, helper.outcome, RELEASE_ANSWER),
-            "ListShared": self._method(SHARED_QUERY, helper.shared, SHARED_IDS),
-            "GetSharedQuestion": self._method(
-                SHARED_QUESTION_QUERY, helper.shared_question, INSTALL_QUESTION, of_proven=True
-            ),
-            "GetStatus": self._method(STATUS_QUERY, lambda caller, window_id: helper.status(window_id, caller), STATUS),
-        }
-        return grpc.method_handlers_generic_handler(PEER_SERVICE, methods)
+        methods = dict(
+            [
+                self._method(calls.INSTALL_QUESTION, helper.install_question, first=self._prove),
+                self._method(calls.DELIVER_ORDER, helper.deliver_order),
+                self._method(calls.PROPOSE_BATCH, helper.propose_batch),
+                self._method(calls.FINISH_BATCH, helper.finish_batch),
+                (calls.SEAL_SET, self.grpc_admission.stream(self._seal_set, self._identify)),
+                self._method(calls.COMMIT, helper.commit),
+                self._method(calls.OPEN_SHARE, helper.open_share),
+                self._method(calls.SIGN_RECORD, helper.sign_record),
+                self._method(calls.DELIVER_RECORD, helper.deliver_record),
+                self._method(calls.ABORT, helper.abort),
+                self._method(calls.OUTCOME, helper.outcome),
+                self._method(calls.SHARED, helper.shared),
+                self._method(calls.SHARED_QUESTION, helper.shared_question, of_proven=True),
+                self._method(calls.STATUS, lambda caller, window_id: helper.status(window_id, caller)),
+            ]
+        )
+        return grpc.method_handlers_generic_handler(calls.PEER_SERVICE, methods)
 
     def _method(
         self,
-        decoder: WireMessage[Any, Any],
-        handler: Callable[[AggregatorId, Any], Awaitable[Any]],
-        encoder: WireMessage[Any, Any],
+        asked: calls.PeerCall[RequestT, AnswerT],
+        handler: Callable[[AggregatorId, RequestT], Awaitable[AnswerT]],
         *,
         first: Callable[[Call], Awaitable[None]] | None = None,
         of_proven: bool = False,
-    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return the handler of a method; `of_proven` callers have a greeting, since the answer has a secret."""
+    ) -> "tuple[str, grpc.RpcMethodHandler[Any, Any]]":
+        """Return a call's name and handler; `of_proven` callers have a greeting, since the answer has a secret."""
 
         async def answer(request: bytes, call: Call) -> bytes:
             async def work() -> bytes:
                 if of_proven and not _greeting_of(call):
                     raise PeerRefusalError(PeerProblem.NOT_LEADER)
                 await self._meet(call)
-                return encoder.encode(await handler(_peer(call), decoder.decode(request)))
+                return asked.answer.encode(await handler(_peer(call), asked.request.decode(request)))
 
             return await answer_call(call, self._metrics, work)
 
-        return self.grpc_admission.unary(answer, self._identify, first=first)
+        return asked.name, self.grpc_admission.unary(answer, self._identify, first=first)
 
     async def _prove(self, call: Call) -> None:
         """Greet before the message is read: the caller sends it once it knows who this is."""
@@ -305,8 +272,6 @@ class PeerShell:
                 call.context.set_trailing_metadata(((GREETING_HEADER, own),))
 
     async def _seal_set(self, requests: AsyncIterator[bytes], call: Call) -> None:
-        """The one call with a stream of chunks: the ids that a set names may be more than a message holds."""
-
         async def work() -> bytes:
             await self._meet(call)
             try:

@@ -10,7 +10,6 @@ from typing import Final
 import aiomqtt
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_UNIX_TIME
-from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.wire.device import RELEASE_ANSWER
 from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_protocol.wire.topics import question_topic, release_topic
@@ -18,10 +17,9 @@ from fleetcount_transport.mqtt_connection import MqttConnection
 
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.intake.device_service import DeviceService
-from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.key_lists import KeyLists
 from fleetcount_aggregator.memory.windows import Windows
-from fleetcount_aggregator.storage.ended import AT_ONCE, SortKey
+from fleetcount_aggregator.storage.ended import AT_ONCE, SortKey, read_archived
 from fleetcount_aggregator.storage.row_types import Lifecycle
 from fleetcount_aggregator.transport.mqtt_subscribing import FOLLOW_S, Subscribing
 
@@ -59,7 +57,11 @@ class Announcing:
             outcomes.withdraw = before
 
     async def _announce(self) -> None:
-        ended = [one for one in self._windows.live.values() if one.is_leader and self._state(one) in FINAL_STATES]
+        ended = [
+            one
+            for one in self._windows.live.values()
+            if one.is_leader and self._windows.states[one.window_id] in FINAL_STATES
+        ]
         published = self._windows.outcomes.count
         await self._publish([(one.window_id, one.asked.expiry) for one in ended])
         older: SortKey | None = (self._windows.host.now(), b"")
@@ -68,9 +70,6 @@ class Announcing:
             published = await self._publish_fresh(published)
             older = None if older is None else await self._publish_older(older)
             await asyncio.sleep(FOLLOW_S)
-
-    def _state(self, window: InstalledWindow) -> WindowState:
-        return self._windows.states[window.window_id]
 
     async def offer(self) -> None:
         """Keep the offer of every question that devices may join as a retained message, and take those over away."""
@@ -112,7 +111,7 @@ class Announcing:
 
         Return the place reached, None after the last.
         """
-        rows = await self._windows.store.archived_windows(Lifecycle.ARCHIVED, place, MAX_UNIX_TIME)
+        rows = await self._windows.store.read(read_archived, Lifecycle.ARCHIVED, place, MAX_UNIX_TIME)
         await self._publish((row.window_id, row.expiry) for row in rows if row.led)
         return rows[-1].sort_key if len(rows) == AT_ONCE else None
 

@@ -7,6 +7,8 @@ encode, publish. It must not hold a rule (`device_service` does); the connection
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import groupby, repeat
+from operator import attrgetter
 from typing import Final, TypeVar
 
 import aiomqtt
@@ -20,9 +22,10 @@ from fleetcount_protocol.errors import (
     SignatureError,
     UsageError,
 )
-from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionRefused, SessionReply, SessionRequest
+from fleetcount_protocol.ids import SessionId
+from fleetcount_protocol.messages import SessionRefused, SessionReply, SessionRequest
 from fleetcount_protocol.wire.device import SESSION_REPLY, SESSION_REQUEST
-from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, UploadAnswer
+from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentColumns, Upload, UploadAnswer
 from fleetcount_protocol.wire.topics import TopicKind, receipt_topic, session_reply_topic
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.key_files import tls_context
@@ -46,7 +49,9 @@ _SESSIONS_AT_ONCE: Final = 32
 """Session requests in one group: some 10 ms, for which the next one waits."""
 _UNKEPT: Final = 4
 """Groups whose answers the broker may not have acknowledged: it does so behind all that it is handing over."""
-_FAULTS: Final = frozenset({RejectReason.MALFORMED, RejectReason.BAD_SEAL, RejectReason.UNKNOWN_SESSION})
+_FAULTS: Final = frozenset(
+    one.value for one in (RejectReason.MALFORMED, RejectReason.BAD_SEAL, RejectReason.UNKNOWN_SESSION)
+)
 """Refusals of instalments for which work was done in vain; those of sessions are counted where they are judged."""
 _Answers = list[tuple[str, bytes]]
 _WHOLE: Final = BrokerConnection()
@@ -225,16 +230,22 @@ class MqttIntake:
     # Reports.
 
     async def _take_reports(self, arrived: Sequence[Arrival]) -> _Answers:
-        taken = [(one, instalment) for one in arrived if (instalment := self._read(one, self._instalment)) is not None]
+        taken = [(one, run) for one in arrived if (run := self._read(one, self._instalment)) is not None]
+        # What came as columns stays columns: an object for each part and answer would cost as much as decoding them.
+        alike = groupby((run for _, run in taken), attrgetter("shape"))
+        runs = tuple(InstalmentColumns.joined(list(group)) for _, group in alike)
+        answered = await self._service.take(Upload(aggregator_id=self._host.aggregator_id, runs=runs))
+        replies = (reply for run in answered.runs for reply in run.split(repeat(1, len(run))))
         answers: _Answers = []
-        replies = await self._service.upload([instalment for _, instalment in taken])
-        for (arrival, _), reply in zip(taken, replies, strict=True):
-            if isinstance(reply, Refusal) and reply.reason in _FAULTS:
+        for (arrival, run), reply in zip(taken, replies, strict=True):
+            [reason] = reply.reasons
+            if reason in _FAULTS:
                 self._host.admission.failed(_identity(arrival))
-            elif isinstance(reply, Receipt) and not self._host.admission.knows(_identity(arrival)):
+            elif not reason and not self._host.admission.knows(_identity(arrival)):
                 self._host.admission.held(_identity(arrival))
-            topic = receipt_topic(self._deployment, self._host.aggregator_id, arrival.user, reply.session_id)
-            answers.append((topic, UPLOAD_ANSWER.encode(UploadAnswer.of([reply]))))
+            session_id = SessionId(run.session_ids[0])
+            topic = receipt_topic(self._deployment, self._host.aggregator_id, arrival.user, session_id)
+            answers.append((topic, UPLOAD_ANSWER.encode(UploadAnswer(runs=(reply,)))))
         return answers
 
     # Both.
@@ -254,13 +265,13 @@ class MqttIntake:
     def _session_request(self, arrival: Arrival) -> SessionRequest:
         return SESSION_REQUEST.decode(arrival.message.payload)
 
-    def _instalment(self, arrival: Arrival) -> Instalment:
-        """Return the one instalment of an upload that is for this aggregator and of its topic's window."""
+    def _instalment(self, arrival: Arrival) -> InstalmentColumns:
+        """Return the run of the one instalment of an upload for this aggregator and its topic's window."""
         upload = UPLOAD.decode(arrival.message.payload)
-        instalment = upload.only_one
-        if upload.aggregator_id != self._host.aggregator_id or instalment.window_id != arrival.subject:
+        run = upload.only_one
+        if upload.aggregator_id != self._host.aggregator_id or run.window_id != arrival.subject:
             raise DecodeError("an instalment on the topic of another aggregator or window")
-        return instalment
+        return run
 
 
 def _identity(arrival: Arrival) -> Identity:

@@ -147,26 +147,6 @@ class Workers(Protocol):
         ...
 
 
-class InlineWorkers:
-    """Runs on the event loop itself: for tests and simulations."""
-
-    @property
-    def count(self) -> int:
-        """See `Workers.count`."""
-        return 1
-
-    async def ready(self) -> None:
-        """See `Workers.ready`."""
-
-    async def run(self, function: Callable[..., Result], /, *arguments: object) -> Result:
-        """See `Workers.run`."""
-        await asyncio.sleep(0)
-        return function(*arguments)
-
-    async def close(self) -> None:
-        """See `Workers.close`."""
-
-
 class _Spawning(SpawnContext):
     """Starts processes afresh, and remembers them: how one died is what a pool does not tell."""
 

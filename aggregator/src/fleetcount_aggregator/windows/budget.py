@@ -26,6 +26,7 @@ from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.memory.installed import InstalledQuestion
 from fleetcount_aggregator.memory.questions import Questions
 from fleetcount_aggregator.memory.windows import Windows
+from fleetcount_aggregator.storage.ended import read_costs
 from fleetcount_aggregator.storage.row_types import Charged, Cost, LedgerRow
 
 NO_FINITE_EPSILON = "none"
@@ -254,7 +255,7 @@ async def _costing(windows: Windows, questions: Sequence[InstalledQuestion]) -> 
     """Return the questions that cost something; one query of the store, for those not known to be debited."""
     unknown = [one for one in questions if not one.was_debited]
     asked = [Charged(one.question_id, one.asked.schedule.windows, one.was_withdrawn) for one in unknown]
-    costs = dict(zip((one.question_id for one in unknown), await windows.store.costs(asked), strict=True))
+    costs = dict(zip((one.question_id for one in unknown), await windows.store.read(read_costs, asked), strict=True))
     for one in unknown:
         one.was_debited = costs[one.question_id] is Cost.DEBITED
     # The damage of a quarantined window may hide its debit: its question counts.

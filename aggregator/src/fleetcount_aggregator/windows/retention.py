@@ -16,9 +16,18 @@ from fleetcount_aggregator.journal import KEPT, Step, taken
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.questions import Questions
 from fleetcount_aggregator.memory.windows import Windows
-from fleetcount_aggregator.storage.ended import AT_ONCE, FIRST_KEY, ArchivedWindow, SortKey
+from fleetcount_aggregator.storage.ended import (
+    AT_ONCE,
+    FIRST_KEY,
+    ArchivedWindow,
+    SortKey,
+    archive_windows,
+    forget_windows,
+    read_archived,
+)
 from fleetcount_aggregator.storage.errors import DamagedError
 from fleetcount_aggregator.storage.row_types import Lifecycle
+from fleetcount_aggregator.storage.rows import read_window
 
 _LOOK_S: Final = 60
 """Seconds between two searches for windows to retire or forget, while there are none."""
@@ -58,14 +67,14 @@ class Retention:
         if not windows:
             return
         rows = [row for window in windows if (row := await self._to_archive(window)) is not None]
-        await self._store.archive_windows(rows)
+        await self._store.write(archive_windows, rows)
         self._windows.note_archived(windows)
 
     async def _to_archive(self, window: InstalledWindow) -> ArchivedWindow | None:
         """Return a window to archive, after purging it; None for one that must wait, and for a damaged one."""
         window_id = window.window_id
         try:
-            await self._store.window(window_id)  # A damaged row would otherwise fail the whole transaction.
+            await self._store.read(read_window, window_id)  # A damaged row would otherwise fail the whole transaction.
             if await self._is_owed(window):
                 return None
             if window_id not in self._windows.purged:
@@ -84,8 +93,8 @@ class Retention:
 
     async def _retire(self) -> bool:
         """Retire windows; return whether there may be more. One waits while the broker with its outcome is away."""
-        rows = await self._store.archived_windows(
-            Lifecycle.ARCHIVED, FIRST_KEY, self._host.now() - self._host.limits.keep_digests_s
+        rows = await self._store.read(
+            read_archived, Lifecycle.ARCHIVED, FIRST_KEY, self._host.now() - self._host.limits.keep_digests_s
         )
         done = [row.window_id for row in rows if not row.led or await self._windows.outcomes.withdraw(row.window_id)]
         if done:
@@ -110,8 +119,8 @@ class Retention:
         if keep_s is None:
             return False
         until = self._host.now() - self._host.limits.keep_digests_s - keep_s
-        rows = await self._store.archived_windows(Lifecycle.RETIRED, self._forgotten, until)
-        gone = await self._store.forget([row.window_id for row in rows]) if rows else ()
+        rows = await self._store.read(read_archived, Lifecycle.RETIRED, self._forgotten, until)
+        gone = await self._store.write(forget_windows, [row.window_id for row in rows]) if rows else ()
         for window_id in gone:
             self._windows.evict(window_id)
         if gone:

@@ -19,6 +19,7 @@ from fleetcount_aggregator.host.states import MissingReason
 from fleetcount_aggregator.journal import record_here
 from fleetcount_aggregator.memory.installed import InstalledQuestion, InstalledWindow, window_row
 from fleetcount_aggregator.memory.questions import decided_window
+from fleetcount_aggregator.storage.question_rows import read_decided
 from fleetcount_aggregator.storage.row_types import DecidedWindow
 
 _LEAD_S: Final = 60
@@ -98,7 +99,7 @@ async def _decide_some(context: Context, question: InstalledQuestion, lead: int)
 
 async def _catch_up(context: Context, question: InstalledQuestion) -> None:
     """Load decisions that the store committed while its answer was lost, and the window that one of them opened."""
-    for row in await context.store.decided(question.question_id, above=question.following - 1):
+    for row in await context.store.read(read_decided, question.question_id, above=question.following - 1):
         if row.window_id is not None and not row.missing:
             await context.windows.follow(row.window_id)
         question.following = row.index + 1

@@ -22,6 +22,7 @@ from fleetcount_analysis.answers.chosen import window_ends
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.answers.readings import readable
 from fleetcount_analysis.answers.table import QuestionTable
+from fleetcount_analysis.csv_texts import csv_text
 from fleetcount_analysis.errors import ExportError, ShapeError
 from fleetcount_analysis.parquet_files import library, open_database, read_path, rows_of, written_path
 
@@ -32,6 +33,8 @@ COLUMNS: Final = (
 
 """The columns of every table; one of a square grid has `x` and `y` behind `label`."""
 
+_TEXTS: Final = ("label",)
+"""The columns of texts that others chose."""
 _FORMAT: Final = "fleetcount-question-table-1"
 _KEY: Final = "fleetcount"
 _MEMORY: Final = "1GB"
@@ -92,7 +95,7 @@ def write_csv(table: QuestionTable, path: Path, title: str = "", participants: S
     """Write the table as UTF-8 CSV: the metadata, the names of the columns, then a row a line.
 
     The first line is `#`, a space and the metadata as percent-encoded JSON (RFC 3986, section 2.1); readers skip it.
-    Times are ISO 8601 in UTC.
+    Times are ISO 8601 in UTC; labels are as `csv_text` gives them.
 
     Raises:
         ExportError: the file cannot be written.
@@ -104,7 +107,8 @@ def write_csv(table: QuestionTable, path: Path, title: str = "", participants: S
     text.write("# " + quote(json.dumps(metadata_of(table, title), ensure_ascii=False), safe=_PLAIN) + "\n")
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(columns)
-    writer.writerows(_rows(columns))
+    texts = {name: [csv_text(one) for one in columns[name].tolist()] for name in _TEXTS}
+    writer.writerows(_rows(columns | {name: np.array(cells, dtype=object) for name, cells in texts.items()}))
     content = text.getvalue().encode()
     _write_atomically(path, lambda temporary: _write_bytes(temporary, content))
 

@@ -98,12 +98,6 @@ class OneSidedChoice:
     every_cell: float
     sparse: dict[int, float]
 
-    @property
-    def best_aborts(self) -> int | None:
-        """The number of aborts with which SALap finds most, None if noise on every cell finds at least as many."""
-        most = max(self.sparse, key=lambda aborts: self.sparse[aborts])
-        return most if self.sparse[most] > self.every_cell else None
-
 
 def compare_one_sided(
     counts: Sequence[int],

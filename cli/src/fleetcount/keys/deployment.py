@@ -13,21 +13,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
+from fleetcount_protocol.channel.certificates import Credential, Purpose, save_credential
 from fleetcount_protocol.errors import FleetcountError, MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.window import operator_key
-from fleetcount_simulator.network import deployments
-from fleetcount_simulator.network.deployments import (
-    AggregatorPlan,
-    Deployment,
-)
+from fleetcount_simulator.network.deployments import AggregatorPlan, Deployment, write_aggregators
 from fleetcount_simulator.network.ports import free_ports
 from fleetcount_transport.toml_writing import toml_text
 
 from fleetcount.command.base import OneOf, StrictCommand
 from fleetcount.command.options import EPSILON, Count, check_output_directory, write_file
-from fleetcount.keys.descriptors import check_names, encode_descriptor
+from fleetcount.keys.descriptors import authorities_pem, check_names, encode_descriptor
 from fleetcount.keys.party_files import device_toml, reader_toml, relay_toml
 
 MAX_DEVICES = 10_000
@@ -133,6 +129,9 @@ def _write(request: _Request, ids: Sequence[str], operators: Sequence[str]) -> N
         mqtt_broker=request.broker,
         largest_epsilon=str(request.largest_epsilon),
     )
+    for aggregator in written.aggregators:
+        descriptor = request.output / f"{aggregator.aggregator_id}.descriptor.toml"
+        write_file(descriptor, encode_descriptor(aggregator).encode(), overwrite=False)
     write_analyst(written)
     if request.servers:
         write_servers(written, f"{request.host}:{7431 if base else free_ports(request.host, 1)[0]}")
@@ -179,39 +178,6 @@ def _remove(output: Path, *, existed: bool) -> None:
         output.rmdir()
 
 
-def write_aggregators(
-    root: Path,
-    name: str,
-    plans: Sequence[AggregatorPlan],
-    *,
-    mqtt_broker: str = "",
-    mqtt_inflight: int | None = None,
-    largest_epsilon: str = "4",
-    smallest_min_batch_size: int = 2,
-) -> Deployment:
-    """Write the authorities and every aggregator's folder and descriptor below `root`, an empty directory.
-
-    `mqtt_inflight` is the broker's own limit of messages under way to one aggregator, None for that of a default one.
-
-    Raises:
-        UsageError: a name that cannot stand in a certificate, or a file that is there already.
-        MachineError: the disk does not take them.
-    """
-    deployment = deployments.write_aggregators(
-        root,
-        name,
-        plans,
-        mqtt_broker=mqtt_broker,
-        mqtt_inflight=mqtt_inflight,
-        largest_epsilon=largest_epsilon,
-        smallest_min_batch_size=smallest_min_batch_size,
-    )
-    for aggregator in deployment.aggregators:
-        descriptor = root / f"{aggregator.aggregator_id}.descriptor.toml"
-        write_file(descriptor, encode_descriptor(aggregator).encode(), overwrite=False)
-    return deployment
-
-
 def write_analyst(deployment: Deployment) -> Path:
     """Write the folder of an analyst, who may read releases; return its configuration file.
 
@@ -220,13 +186,7 @@ def write_analyst(deployment: Deployment) -> Path:
         MachineError: the disk does not take it.
     """
     directory = deployment.root / "analyst"
-    credential = deployment.authorities.devices.issue_new(Purpose.READER, "analyst")
-    try:
-        directory.mkdir(mode=_DIRECTORY_MODE)
-        save_certificates(directory / "analyst.crt", [credential.certificate])
-        save_private_key(directory / "analyst.key", credential.private_key)
-    except OSError as error:
-        raise MachineError(f"{error.filename or directory}: {error.strerror}") from error
+    _write_credential(directory, "analyst", deployment.authorities.devices.issue_new(Purpose.READER, "analyst"))
     text = reader_toml(deployment.name, deployment.aggregators)
     write_file(directory / "analyst.toml", text.encode(), overwrite=False)
     return directory / "analyst.toml"
@@ -241,16 +201,10 @@ def write_servers(deployment: Deployment, relay_listen: str) -> None:
     """
     root, authorities = deployment.root, deployment.authorities
     hosts = sorted({"localhost", *(plan.host for plan in deployment.plans)})
-    try:
-        for name, purpose in (("relay", Purpose.RELAY), ("broker", Purpose.BROKER)):
-            (root / name).mkdir(mode=_DIRECTORY_MODE)
-            credential = authorities.aggregators.issue_new(purpose, name, hosts)
-            save_certificates(root / name / f"{name}.crt", [credential.certificate])
-            save_private_key(root / name / f"{name}.key", credential.private_key)
-        clients = [authorities.devices.certificate, authorities.aggregators.certificate]
-        save_certificates(root / "broker" / "clients.crt", clients)
-    except OSError as error:
-        raise MachineError(f"{error.filename or root}: {error.strerror}") from error
+    for name, purpose in (("relay", Purpose.RELAY), ("broker", Purpose.BROKER)):
+        _write_credential(root / name, name, authorities.aggregators.issue_new(purpose, name, hosts))
+    clients = authorities_pem([authorities.devices.certificate, authorities.aggregators.certificate])
+    write_file(root / "broker" / "clients.crt", clients, overwrite=False)
     text = relay_toml(
         deployment.aggregators,
         listen=relay_listen,
@@ -268,15 +222,18 @@ def write_device(deployment: Deployment, number: int, *, transport: str) -> Path
         MachineError: the disk does not take it.
     """
     directory = deployment.root / "devices" / f"{number:04d}"
-    try:
-        directory.mkdir(mode=_DIRECTORY_MODE, parents=True)
-        credential = deployment.authorities.devices.issue_device()
-        save_certificates(directory / "device.crt", [credential.certificate])
-        save_private_key(directory / "device.key", credential.private_key)
-    except OSError as error:
-        raise MachineError(f"{error.filename or directory}: {error.strerror}") from error
+    _write_credential(directory, "device", deployment.authorities.devices.issue_device())
     write_file(directory / "device.toml", _device_toml(deployment, transport).encode(), overwrite=False)
     return directory / "device.toml"
+
+
+def _write_credential(directory: Path, name: str, credential: Credential) -> None:
+    """Make the folder of a party, with its certificate and key."""
+    try:
+        directory.mkdir(mode=_DIRECTORY_MODE, parents=True)
+        save_credential(directory, name, credential)
+    except OSError as error:
+        raise MachineError(f"{error.filename or directory}: {error.strerror}") from error
 
 
 def _device_toml(deployment: Deployment, transport: str) -> str:

@@ -304,22 +304,19 @@ def _check_peer(
     signing = load_signing_key(config.keys.signing_key_file).public_key().public_bytes_raw()
     if one.aggregator_id == own.id or one.signing_public_key == signing:
         raise UsageError(f"{path} describes this aggregator itself, {own.id!r}; give that of the other operator")
-    if operator_key(one.operator) in {operator_key(name) for name in (own.operator, *_operators(config))}:
+    if operator_key(one.operator) in {
+        operator_key(name) for name in (own.operator, *(peer.operator for peer in config.peers))
+    }:
         raise UsageError(f"{path} has the operator {one.operator!r}, who is here already; operators must be distinct")
     if one.mqtt_broker and config.mqtt is not None and one.mqtt_broker != config.mqtt.broker:
         raise UsageError(f"{path} has the broker {one.mqtt_broker!r}, this aggregator {config.mqtt.broker!r}")
     # Not what is in trusted/ already: a join that was cut short is finished.
-    known = {*pki.authorities().values(), *(one for file in _known_files(config) for one in load_authorities(file))}
+    known = {
+        *pki.authorities().values(),
+        *(one for peer in config.peers if peer.ca_file is not None for one in load_authorities(peer.ca_file)),
+    }
     if {added.aggregator_authority, added.device_authority} & known:
         raise UsageError(f"{path} has an authority that is trusted here already; every operator has its own")
-
-
-def _operators(config: AggregatorConfig) -> list[str]:
-    return [peer.operator for peer in config.peers]
-
-
-def _known_files(config: AggregatorConfig) -> list[Path]:
-    return [peer.ca_file for peer in config.peers if peer.ca_file is not None]
 
 
 def _confirm(path: Path, found: Descriptor, said: str | None) -> None:

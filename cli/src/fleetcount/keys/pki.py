@@ -146,7 +146,7 @@ def slot(root: Path, csr: Path, name: str, slot: int, output: Path, days: int) -
         raise UsageError(str(error)) from None
     directory, key = PkiDirectory(root), read_request(csr).key
     with directory.locked():
-        issued = directory.enrol_slot(key, user, output, validity=timedelta(days=days))
+        issued = directory.enrol(Purpose.AGGREGATOR, key, user, (), output, validity=timedelta(days=days), is_slot=True)
     _say(output, issued)
 
 

@@ -28,11 +28,11 @@ from fleetcount_protocol.channel.certificates import (
     public_key_digest,
     purpose_of,
     save_certificates,
-    save_private_key,
+    save_credential,
 )
 from fleetcount_protocol.channel.deny_list import DenyList, decode_signed_deny_list, sign_deny_list, verify_deny_list
 from fleetcount_protocol.errors import PeerError, UsageError
-from fleetcount_protocol.ids import Digest, UserName
+from fleetcount_protocol.ids import Digest
 
 from fleetcount.command.options import read_bytes, write_file
 from fleetcount.keys.requests import new_directory
@@ -99,8 +99,7 @@ class PkiDirectory:
                 name: CertificateAuthority.create(f"{deployment} {name}", validity=validity) for name in _AUTHORITIES
             }
             for name, authority in made.items():
-                save_certificates(stage / f"{name}.crt", [authority.certificate])
-                save_private_key(stage / f"{name}.key", authority.private_key)
+                save_credential(stage, name, authority)
             # What a broker checks its clients by: devices and aggregators.
             save_certificates(stage / "clients.crt", [one.certificate for one in made.values()])
             cls(stage).write_list((), list_validity)
@@ -159,33 +158,19 @@ class PkiDirectory:
         output: Path,
         *,
         validity: timedelta,
+        is_slot: bool = False,
     ) -> Issued:
         """Issue a certificate for a key that has none yet, and write it to a new file.
 
+        `is_slot`: it is that of an aggregator's slot, whose name `slot_name` gives.
+
         Raises:
             UsageError: another party has the key or the name, a host is another party's name or the other way round,
-                the name or a host is one of an aggregator's slots (`enrol_slot`), or `output` exists.
+                the name or a host is one of an aggregator's slots and this is none, or `output` exists.
         """
-        for one in (name, *hosts):
-            if _SLOT.fullmatch(_folded(one)):
-                raise UsageError(f"{one!r} is the name of an aggregator's slot, which `fleetcount pki slot` issues")
-        return self._enrol(purpose, key, name, hosts, output, validity)
-
-    def enrol_slot(
-        self, key: ec.EllipticCurvePublicKey, name: UserName, output: Path, *, validity: timedelta
-    ) -> Issued:
-        """Issue the certificate of an aggregator's slot, whose name `slot_name` gives; otherwise as `enrol`."""
-        return self._enrol(Purpose.AGGREGATOR, key, name, (), output, validity)
-
-    def _enrol(
-        self,
-        purpose: Purpose,
-        key: ec.EllipticCurvePublicKey,
-        name: str,
-        hosts: Sequence[str],
-        output: Path,
-        validity: timedelta,
-    ) -> Issued:
+        for wanted in (name, *hosts):
+            if not is_slot and _SLOT.fullmatch(_folded(wanted)):
+                raise UsageError(f"{wanted!r} is the name of an aggregator's slot, which `fleetcount pki slot` issues")
         known = self.issued()
         digest = public_key_digest(key)
         if digest in self.deny_list().keys:
@@ -290,8 +275,9 @@ class PkiDirectory:
         signed = sign_deny_list(
             self.authority("devices"),
             [*(last.keys if last is not None else ()), *keys],
-            # The time, so that a directory made anew goes on above the old one's numbers.
-            number=max(issued_at, last.number + 1 if last is not None else 1),
+            # The first is the time, so that a directory made anew goes on above the old one's numbers. Later ones only
+            # count: a clock that is ahead once would leave a number that no list made anew reaches for as long.
+            number=issued_at if last is None else last.number + 1,
             issued_at=issued_at,
             expires=issued_at + int(validity.total_seconds()),
         )

@@ -14,6 +14,7 @@ from typing import Final
 import click
 import numpy as np
 from fleetcount_analysis.channels import noise_size
+from fleetcount_analysis.csv_texts import csv_text
 from fleetcount_analysis.remap import LOSSES, Loss, Remap, sampling_remap
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_from_json, verify_record_signatures
@@ -172,7 +173,7 @@ def _csv(rows: Sequence[tuple[str, str, str, str, str]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(_COLUMNS)
-    writer.writerows(rows)
+    writer.writerows((csv_text(label), *numbers) for label, *numbers in rows)
     return text.getvalue()
 
 

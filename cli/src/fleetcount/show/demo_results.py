@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 from fleetcount_analysis.answers import Region, append_parquet, total, write_csv
+from fleetcount_analysis.csv_texts import csv_text
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
 from fleetcount_protocol.errors import MachineError
@@ -160,7 +161,7 @@ def comparison_csv(record: ReleaseRecord, truths: Sequence[int]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["cell", "truth", "estimate", "low", "high"])
     for cell, truth in zip(record.cells, truths, strict=True):
-        writer.writerow([cell.label, truth, decimal_text(cell.estimate), cell.low, cell.high])
+        writer.writerow([csv_text(cell.label), truth, decimal_text(cell.estimate), cell.low, cell.high])
     return text.getvalue()
 
 

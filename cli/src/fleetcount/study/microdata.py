@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, cast
 
 import click
+from fleetcount_analysis.csv_texts import csv_text
 from fleetcount_evidence.buckets.setting import UnsatisfiableError
 from fleetcount_evidence.microdata.publication import Publication, publish
 from fleetcount_evidence.microdata.report import Report, report_text, summarise
@@ -216,8 +217,8 @@ def _write(stage: Path, publication: Publication, report: Report, roles: ColumnR
 def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     text = io.StringIO(newline="")
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows(rows)
+    writer.writerow(map(csv_text, header))
+    writer.writerows([csv_text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
     return text.getvalue()
 
 

@@ -99,7 +99,8 @@ def _run(case: JsonObject) -> None:
             number=integer_of(case, "key_number"),
             key=hex_of(case, "window_key"),
         )
-        unseal_instalment(key, integer_of(case, "position"), UPLOAD.decode(hex_of(case, "upload")).only_one)
+        [instalment] = UPLOAD.decode(hex_of(case, "upload")).instalments()
+        unseal_instalment(key, integer_of(case, "position"), instalment)
     else:
         name = text_of(case, "decoder")
         decoder = decoders().get(name)

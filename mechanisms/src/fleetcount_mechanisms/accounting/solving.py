@@ -6,13 +6,13 @@ It must not choose noise that loses more than the promise: parameters are rounde
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import ceil, log, sqrt
 from typing import Final
 
 from fleetcount_mechanisms.accounting.charges import budget_for, units_vector
 from fleetcount_mechanisms.accounting.question_losses import units_loss
-from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET, ScheduleShape
+from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET, LossBudget, ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw
 from fleetcount_mechanisms.design import Design, Spread
 from fleetcount_mechanisms.errors import (
@@ -31,6 +31,7 @@ LARGEST_SD: Final = 10_000
 _SD_GRID: Final = 1000
 _EPSILON_GRID: Final = 10**6
 _PLACES: Final = 5
+_ORDERS: Final = 3
 _TURNS: Final = 16
 _TINY: Final = Fraction(1, 10**300)
 _HUGE: Final = Fraction(10**300)
@@ -94,20 +95,30 @@ def _solved(
 ) -> PlannedNoise:
     own, held = Counter(dict(own_sizes)), [Counter(dict(sizes)) for sizes in held_sizes]
 
-    def loss(noise: PlannedNoise) -> Fraction:
+    def printed(noise: PlannedNoise) -> Fraction:
+        return max(_printed(spread.design(answer, noise), sizes, delta) for sizes in (own, *held))
+
+    def charged(noise: GaussianNoise) -> tuple[Fraction, int]:
+        """Return what a ledger adds up and prints, and the order at which it does."""
         design = spread.design(answer, noise)
-        if not isinstance(noise, GaussianNoise):
-            return max(_printed(design, sizes, delta) for sizes in (own, *held))
         budget = budget_for(design, held, epsilon, delta)
-        charged = max(budget.spent(units_vector(design, budget.orders, sizes)) for sizes in held)
-        shown = Fraction(rounded_up(Fraction(charged), _PLACES))
+        spent = max(budget.spent(units_vector(design, budget.orders, sizes)) for sizes in held)
+        shown = Fraction(rounded_up(Fraction(spent), _PLACES))
         # What is printed of this question is no more than what a ledger adds up for answers that contain its own.
-        return shown if any(own <= sizes for sizes in held) else max(shown, _printed(design, own, delta))
+        contained = any(own <= sizes for sizes in held)
+        return shown if contained else max(shown, _printed(design, own, delta)), budget.orders[0]
+
+    def at_order(noise: GaussianNoise, order: int) -> Fraction:
+        """Return the Renyi loss at one order over the largest one that keeps the promise there, which is above 0."""
+        budget = LossBudget(epsilon=epsilon, delta=delta, orders=(order,))
+        lost = max(units_vector(spread.design(answer, noise), budget.orders, sizes).at[0] for sizes in held)
+        return Fraction(lost, max(budget.limits[0], 1))
 
     if law is GaussianNoise:
-        return _weakest_gaussian(loss, epsilon, int(LARGEST_SD * _SD_GRID / near_sqrt(spread.widest)))
+        usual, most = LossBudget.for_promise(epsilon, delta).orders[0], LARGEST_SD * _SD_GRID / near_sqrt(spread.widest)
+        return _weakest_gaussian(charged, at_order, epsilon, usual, int(most))
     if law is TwoSidedNoise or law is OneSidedNoise:
-        return _weakest_geometric(law, lambda noise: loss(noise) <= epsilon)
+        return _weakest_geometric(law, lambda noise: printed(noise) / epsilon)
     raise MechanismError(f"noise is {law.__name__}, allowed: GaussianNoise, TwoSidedNoise, OneSidedNoise")
 
 
@@ -119,22 +130,50 @@ def _gaussian(step: int) -> GaussianNoise:
     return GaussianNoise(Fraction(step, _SD_GRID) ** 2)
 
 
-def _weakest_gaussian(loss: Callable[[GaussianNoise], Fraction], epsilon: Fraction, most: int) -> GaussianNoise:
-    @cache
-    def share(step: int) -> Fraction:
-        return loss(_gaussian(step)) / epsilon
+def _weakest_gaussian(
+    charged: Callable[[GaussianNoise], tuple[Fraction, int]],
+    at_order: Callable[[GaussianNoise, int], Fraction],
+    epsilon: Fraction,
+    usual: int,
+    most: int,
+) -> GaussianNoise:
+    least = _SD_GRID // 2
 
-    step = _first(lambda one: share(one) <= 1, *_near(share, _SD_GRID // 2, most))
+    @cache
+    def charge(step: int) -> tuple[Fraction, int]:
+        return charged(_gaussian(step))
+
+    def keeps(step: int) -> bool:
+        return charge(step)[0] <= epsilon
+
+    def excess(order: int, step: int) -> float:
+        return _log(at_order(_gaussian(step), order))
+
+    # Finding the best order takes several times the work of one order that is given, and it hardly depends on the
+    # noise: the step is searched at the order of direct answers, then at the best one there. `keeps` alone decides.
+    order, guess = usual, least
+    for _ in range(_ORDERS):
+        guess = _root(partial(excess, order), least, most)
+        if (best := charge(guess)[1]) == order:
+            break
+        order = best
+    step = _first(keeps, *_around(keeps, guess, least, most))
     if step is None:
         # The loss is convex in 1/sd and vanishes with it: t times the noise lose t times less, or still less.
-        raise _beyond(ceil(Fraction(most, _SD_GRID) * loss(_gaussian(most)) / epsilon))
+        raise _beyond(ceil(Fraction(most, _SD_GRID) * charge(most)[0] / epsilon))
     return _gaussian(step)
 
 
-def _weakest_geometric(law: type[_Geometric], keeps: Callable[[PlannedNoise], bool]) -> _Geometric:
+def _weakest_geometric(law: type[_Geometric], share: Callable[[PlannedNoise], Fraction]) -> _Geometric:
     most = LARGEST_PLANNED_EPSILON * _EPSILON_GRID
+
+    @cache
+    def at(value: int) -> Fraction:
+        return share(law(Fraction(value, _EPSILON_GRID)))
+
     # Steps go from weak to strong noise, so that the first one that keeps the promise is the weakest.
-    step = _first(lambda one: keeps(law(Fraction(most - one, _EPSILON_GRID))), 0, most - 1)
+    guess = most - _root(lambda value: -_log(at(value)), 1, most)
+    step = _first(lambda one: at(most - one) <= 1, *_around(lambda one: at(most - one) <= 1, guess, 0, most - 1))
     if step is None:
         raise _beyond(None)
     noise = law(Fraction(most - step, _EPSILON_GRID))
@@ -156,25 +195,41 @@ def _first(keeps: Callable[[int], bool], least: int, most: int) -> int | None:
     return high
 
 
-def _near(share: Callable[[int], Fraction], least: int, most: int) -> tuple[int, int]:
-    """Return a narrow bracket around the step where `share`, loss over promise, which decreases, passes 1.
+def _root(excess: Callable[[int], float], least: int, most: int) -> int:
+    """Return about the step at which a decreasing logarithm of loss over promise passes 0; the caller checks it.
 
-    It is nearly a power of the step, so the secant of its logarithm is a good guess. The value at an end that has not
-    moved twice is halved (the Illinois rule), or that end would never move; `_first` bisects the rest.
+    It is nearly linear in the step's logarithm, so the secant is a good guess. The value at an end that has not moved
+    twice is halved (the Illinois rule), or that end would never move.
     """
-    low, high, above, below = least, most, *(_log(share(one)) for one in (least, most))
+    low, high, above, below = least, most, excess(least), excess(most)
     moved = 0
     for _ in range(_TURNS):
         if high - low <= 1 or not below < 0 < above:
             break
         guess = round(low * (high / low) ** (above / (above - below)))
         middle = min(max(guess, low + 1), high - 1)
-        found = _log(share(middle))
+        found = excess(middle)
         if found > 0:
             low, above, below, moved = middle, found, below / 2 if moved > 0 else below, 1
         else:
             high, above, below, moved = middle, above / 2 if moved < 0 else above, found, -1
-    return low, high
+    return high if above > 0 else low
+
+
+def _around(keeps: Callable[[int], bool], guess: int, least: int, most: int) -> tuple[int, int]:
+    """Return a bracket of the first step that keeps the promise, as narrow as the guess is good."""
+    width = 1
+    if keeps(guess):
+        low = max(guess - width, least)
+        while low > least and keeps(low):
+            guess, width = low, 4 * width
+            low = max(guess - width, least)
+        return low, guess
+    high = min(guess + width, most)
+    while high < most and not keeps(high):
+        guess, width = high, 4 * width
+        high = min(guess + width, most)
+    return guess, high
 
 
 def _log(share: Fraction) -> float:

@@ -21,7 +21,9 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
@@ -302,14 +304,24 @@ def certificate_der(certificate: x509.Certificate) -> bytes:
 # Files.
 
 
-def save_private_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+def save_credential(directory: Path, name: str, credential: Credential | CertificateAuthority) -> None:
+    """Write NAME.crt and NAME.key to a directory.
+
+    Raises:
+        FileExistsError: one of them exists; it is not overwritten.
+    """
+    save_certificates(directory / f"{name}.crt", [credential.certificate])
+    save_private_key(directory / f"{name}.key", credential.private_key)
+
+
+def save_private_key(path: Path, key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey | X25519PrivateKey) -> None:
     """Write a private key as PKCS #8 PEM to a new file that only its owner can read (mode 0600).
 
     Raises:
         FileExistsError: the file exists; it is not overwritten.
     """
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    _write_new(path, pem, 0o600)
+    write_new(path, pem, 0o600)
 
 
 def save_certificates(path: Path, certificates: Sequence[x509.Certificate]) -> None:
@@ -318,7 +330,7 @@ def save_certificates(path: Path, certificates: Sequence[x509.Certificate]) -> N
     Raises:
         FileExistsError: the file exists; it is not overwritten.
     """
-    _write_new(path, b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates), 0o644)
+    write_new(path, b"".join(one.public_bytes(serialization.Encoding.PEM) for one in certificates), 0o644)
 
 
 def load_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
@@ -388,7 +400,12 @@ def _read_one_pem(path: Path, kind: bytes) -> bytes:
     return data
 
 
-def _write_new(path: Path, data: bytes, mode: int) -> None:
+def write_new(path: Path, data: bytes, mode: int) -> None:
+    """Write a file that is not there yet, with its mode, durably.
+
+    Raises:
+        FileExistsError: it exists; it is not overwritten.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(file.fileno(), mode)

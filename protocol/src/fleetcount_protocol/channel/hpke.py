@@ -19,14 +19,12 @@ from cryptography.hazmat.primitives.hpke import (
 )
 
 from fleetcount_protocol.errors import SealError, UsageError
-from fleetcount_protocol.limits import AES_GCM_TAG_BYTES
 from fleetcount_protocol.window.keys import MLKEM768_KEY_BYTES, X25519_KEY_BYTES, check_hpke_public_key
 
 _X25519: Final = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 _HYBRID: Final = Suite(KEM.MLKEM768_X25519, KDF.HKDF_SHA256, AEAD.AES_128_GCM)
 _MLKEM_SEED_BYTES: Final = 64
 _HYBRID_SECRET_BYTES: Final = _MLKEM_SEED_BYTES + X25519_KEY_BYTES
-_HYBRID_ENCAPSULATED_BYTES: Final = 1_120
 
 
 class HpkeKeyPair:
@@ -80,12 +78,6 @@ class HpkeKeyPair:
             return self._suite.decrypt(sealed, self._private, info=info)
         except (InvalidTag, ValueError):
             raise SealError(f"{len(sealed)} sealed bytes do not open under key {self.key_id}") from None
-
-
-def seal_overhead(public_key: bytes) -> int:
-    """Return how many bytes sealing to this key adds to a plaintext: 48, or 1,136 for the hybrid."""
-    encapsulated = X25519_KEY_BYTES if len(public_key) == X25519_KEY_BYTES else _HYBRID_ENCAPSULATED_BYTES
-    return encapsulated + AES_GCM_TAG_BYTES
 
 
 def seal_to(public_key: bytes, plaintext: bytes, info: bytes) -> bytes:

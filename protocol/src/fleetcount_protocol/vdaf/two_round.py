@@ -5,7 +5,7 @@ words of r2's share, the proofs and its blind, a helper its blind. The concatena
 `Prio3.shard`, byte for byte. This module neither draws answers nor seals or sends anything.
 """
 
-from fleetcount_protocol.errors import DecodeError, UsageError
+from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.circuits import TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import SEED_SIZE
 from fleetcount_protocol.vdaf.prio3 import Prio3
@@ -65,22 +65,6 @@ def second_instalments(
     public_share, input_shares = prio3.shard(ctx, (round_one, round_two), nonce, rand)
     offsets = [first_instalment_size(prio3, aggregator) for aggregator in range(prio3.shares)]
     return public_share, tuple(share[offset:] for share, offset in zip(input_shares, offsets, strict=True))
-
-
-def join_instalments(prio3: Prio3, aggregator: int, first: bytes, second: bytes) -> bytes:
-    """Return an aggregator's Prio3 input share from its two parts.
-
-    Raises:
-        DecodeError: a part of the wrong size.
-        UsageError: as `first_instalment_size`.
-    """
-    for name, part, size in (
-        ("one", first, first_instalment_size(prio3, aggregator)),
-        ("two", second, second_instalment_size(prio3, aggregator)),
-    ):
-        if len(part) != size:
-            raise DecodeError(f"the part of round {name} has {len(part)} bytes, not {size}")
-    return first + second
 
 
 def _length(prio3: Prio3) -> int:

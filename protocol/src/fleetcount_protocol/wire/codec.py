@@ -59,7 +59,7 @@ class Canonical(NamedTuple):
 
 
 class Joined(NamedTuple):
-    """Fields that are written as one column and read as a `Span`, which `make` checks and splits."""
+    """Fields that are written as one column and read as its bytes, which `make` checks and splits."""
 
 
 class Conversion(NamedTuple, Generic[DomainT, MessageT]):
@@ -205,7 +205,7 @@ def either(
 
 def _frame(described: Any, bounds: Mapping[str, "Bound"]) -> Frame:
     most = {name: bound.largest for name, bound in bounds.items() if isinstance(bound, Count)}
-    return Frame(described, most, [name for name, bound in bounds.items() if isinstance(bound, Joined)])
+    return Frame(described, most)
 
 
 def _check_empty(what: str, found: SimpleNamespace, foreign: Iterable[str]) -> None:

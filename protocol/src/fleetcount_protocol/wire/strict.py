@@ -5,7 +5,7 @@ unknown, and copies fields several times. `Frame` reads each field once and chec
 values. This module knows no message; `device` and `peer` define them.
 """
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -27,33 +27,21 @@ _LARGEST: Final = {
     FieldDescriptor.TYPE_UINT64: 2**64 - 1,
 }
 """The largest integer of each field type."""
-_READ: Final[Mapping[int, Callable[["Span"], Any]]] = {
-    FieldDescriptor.TYPE_BYTES: lambda span: span.data[span.start : span.stop],
+_READ: Final[Mapping[int, Callable[["Span"], Any] | None]] = {
+    FieldDescriptor.TYPE_BYTES: None,
     FieldDescriptor.TYPE_STRING: lambda span: span.data[span.start : span.stop].decode(),
     FieldDescriptor.TYPE_MESSAGE: lambda span: span,
 }
-"""The readers of fields with a length; the span of a message is read by the code that has its bounds."""
+"""The readers of fields with a length, None for bytes; a message's span is read by the code that has its bounds."""
 _EMPTY: Final[Mapping[int, Any]] = {FieldDescriptor.TYPE_BYTES: b"", FieldDescriptor.TYPE_STRING: ""}
 
 
 class Span(NamedTuple):
-    """A part of `data`, a message or a column, that is not copied."""
+    """A part of `data`, a message, that is not copied."""
 
     data: bytes
     start: int
     stop: int
-
-    @property
-    def size(self) -> int:
-        """The number of bytes."""
-        return self.stop - self.start
-
-    def cut(self, count: int) -> list[bytes]:
-        """Return the `count` fields, all of one size, of a column."""
-        size = self.size // count
-        if not size:
-            return [b""] * count
-        return [self.data[at : at + size] for at in range(self.start, self.stop, size)]
 
 
 _NOTHING: Final = Span(b"", 0, 0)
@@ -66,35 +54,33 @@ class _Field(NamedTuple):
     repeated: bool
     largest: int
     read: Callable[[Span], Any] | None
-    """None for an integer."""
+    """None for an integer, whose `largest` is not 0, and for bytes."""
 
 
 class Frame:
     """The fields of one kind of message, and the parser of its canonical form.
 
     In the canonical form fields ascend, only repeated fields occur more than once, no field has its default value, and
-    every number has its shortest form. `most` is the largest number of parts of each repeated field; the fields in
-    `columns` are returned as spans, not copied.
+    every number has its shortest form. `most` is the largest number of parts of each repeated field.
 
     Raises:
         TypeError: a field has a type that this codec does not support, or is repeated without a bound.
     """
 
-    def __init__(self, described: Descriptor, most: Mapping[str, int], columns: Container[str] = ()) -> None:
+    def __init__(self, described: Descriptor, most: Mapping[str, int]) -> None:
         self._name = described.name
         self._fields: dict[int, _Field] = {}
         self._defaults: dict[str, Any] = {}
         self._repeated = [one.name for one in described.fields if one.is_repeated]
         for one in described.fields:
-            kind = FieldDescriptor.TYPE_MESSAGE if one.name in columns else one.type
-            largest, read = _LARGEST.get(kind, 0), _READ.get(kind)
-            if (not largest and read is None) or (one.is_repeated and one.name not in most):
+            largest = _LARGEST.get(one.type, 0)
+            if (not largest and one.type not in _READ) or (one.is_repeated and one.name not in most):
                 raise TypeError(f"{described.name}.{one.name} has an unsupported type or repeats without a limit")
             bound = most[one.name] if one.is_repeated else 1
             self._fields[one.number << 3 | (0 if largest else _LENGTH)] = _Field(
-                one.name, bound, one.is_repeated, largest, read
+                one.name, bound, one.is_repeated, largest, _READ.get(one.type)
             )
-            self._defaults[one.name] = 0 if largest else _EMPTY.get(kind, _NOTHING)
+            self._defaults[one.name] = 0 if largest else _EMPTY.get(one.type, _NOTHING)
 
     def parse(self, span: Span) -> SimpleNamespace:
         """Return the fields of a message: integers, bytes, texts, spans of messages, and lists of these.
@@ -104,50 +90,51 @@ class Frame:
         """
         data, position, stop = span
         found = SimpleNamespace(**self._defaults)
-        fields = vars(found)
+        fields, known = vars(found), self._fields
         for name in self._repeated:
             fields[name] = []
         last, count = 0, 0
+        # An upload of one report is all overhead: a function call a field would double its time.
         while position < stop:
-            # Most numbers have one byte; a function call for each would take longer than the rest of the loop.
             tag, position = data[position], position + 1
             if tag >= 0x80:
                 tag, position = self._varint(data, position - 1, stop)
             count = count + 1 if tag == last else 1
-            field = self._known(tag, last, count)
+            field = known.get(tag)
+            if field is None or tag < last or count > field.most:
+                raise self._misplaced(tag, last)
+            name, _, repeated, largest, read = field
             last = tag
             if position < stop and data[position] < 0x80:
                 value, position = data[position], position + 1
             else:
                 value, position = self._varint(data, position, stop)
-            if field.read is None:
-                if not 0 < value <= field.largest:
-                    raise DecodeError(f"{self._name}.{field.name} is {value}, written are 1 to {field.largest}")
-                fields[field.name] = value
+            if largest:
+                if not 0 < value <= largest:
+                    raise DecodeError(f"{self._name}.{name} is {value}, written are 1 to {largest}")
+                fields[name] = value
                 continue
             end = position + value
             if end > stop:
                 raise DecodeError(f"{self._name} ends inside a field")
-            item = field.read(Span(data, position, end))
+            item = read(Span(data, position, end)) if read else data[position:end]
             position = end
-            if field.repeated:
-                fields[field.name].append(item)
+            if repeated:
+                fields[name].append(item)
             elif value:
-                fields[field.name] = item
+                fields[name] = item
             else:
-                raise DecodeError(f"{self._name}.{field.name} is written and empty")
+                raise DecodeError(f"{self._name}.{name} is written and empty")
         return found
 
-    def _known(self, tag: int, last: int, count: int) -> _Field:
-        """Return the field of a tag that follows the tag `last` and occurs for the `count`-th time."""
+    def _misplaced(self, tag: int, last: int) -> DecodeError:
+        """Return the refusal of a field that is unknown, follows the tag `last` or occurs too often."""
         field = self._fields.get(tag)
         if field is None:
-            raise DecodeError(f"{self._name} has an unknown field, {tag >> 3} of wire type {tag & 7}")
-        if tag < last:
-            raise DecodeError(f"{self._name}.{field.name} is out of order")
-        if count > field.most:
-            raise DecodeError(f"{self._name} has more than {field.most} {field.name}")
-        return field
+            return DecodeError(f"{self._name} has an unknown field, {tag >> 3} of wire type {tag & 7}")
+        if tag == last:
+            return DecodeError(f"{self._name} has more than {field.most} {field.name}")
+        return DecodeError(f"{self._name}.{field.name} is out of order")
 
     def _varint(self, data: bytes, position: int, stop: int) -> tuple[int, int]:
         """Return a number in its shortest form, and the position after it."""

@@ -6,7 +6,6 @@ same functions. It starts no process (`parties` does).
 """
 
 import base64
-import os
 import secrets
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,13 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
+from fleetcount_protocol.channel.certificates import (
+    CertificateAuthority,
+    save_certificates,
+    save_credential,
+    save_private_key,
+    write_new,
+)
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
@@ -144,7 +148,7 @@ def write_aggregators(
         )
         for position in range(len(plans)):
             text = _aggregator_toml(deployment, position, mqtt_inflight, allowed)
-            _write_new(deployment.config_of(position), text.encode(), 0o644)
+            write_new(deployment.config_of(position), text.encode(), 0o644)
     except FileExistsError as error:
         raise UsageError(f"{error.filename} exists already; nothing is overwritten") from error
     except OSError as error:
@@ -155,8 +159,7 @@ def write_aggregators(
 def _write_authorities(directory: Path, authorities: Authorities) -> None:
     directory.mkdir(mode=_DIRECTORY_MODE)
     for name, authority in (("aggregators", authorities.aggregators), ("devices", authorities.devices)):
-        save_certificates(directory / f"{name}.crt", [authority.certificate])
-        save_private_key(directory / f"{name}.key", authority.private_key)
+        save_credential(directory, name, authority)
 
 
 def _write_keys(root: Path, plan: AggregatorPlan, authorities: Authorities) -> tuple[bytes, bytes]:
@@ -185,9 +188,8 @@ def write_keys(directory: Path, tls_key: ec.EllipticCurvePrivateKey) -> tuple[by
         (directory / part).mkdir(mode=_DIRECTORY_MODE, exist_ok=True)
     save_private_key(directory / "keys" / "aggregator.key", tls_key)
     signing, sealing = Ed25519PrivateKey.generate(), X25519PrivateKey.generate()
-    for path, key in (("signing.key", signing), (f"hpke/{HPKE_KEY_ID}.key", sealing)):
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        _write_new(directory / "keys" / path, pem, 0o600)
+    save_private_key(directory / "keys" / "signing.key", signing)
+    save_private_key(directory / "keys" / "hpke" / f"{HPKE_KEY_ID}.key", sealing)
     write_store_key(directory / "keys" / "store.key")
     return signing.public_key().public_bytes_raw(), sealing.public_key().public_bytes_raw()
 
@@ -198,7 +200,7 @@ def write_store_key(path: Path) -> None:
     Raises:
         FileExistsError, OSError: the file exists, or cannot be written.
     """
-    _write_new(path, base64.b64encode(secrets.token_bytes(32)) + b"\n", 0o600)
+    write_new(path, base64.b64encode(secrets.token_bytes(32)) + b"\n", 0o600)
 
 
 def _public(plan: AggregatorPlan, signing_key: bytes, hpke_key: bytes, *, mqtt_broker: str) -> Aggregator:
@@ -288,12 +290,3 @@ def peer_table(public: Aggregator, endpoint: str, ca_file: str = "") -> tuple[st
         "signing_public_key": toml_base64(public.signing_public_key),
         **own,
     }
-
-
-def _write_new(path: Path, content: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
-    with os.fdopen(descriptor, "wb") as file:
-        os.fchmod(file.fileno(), mode)
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())

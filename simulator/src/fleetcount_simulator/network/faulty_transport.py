@@ -115,8 +115,11 @@ class SkewedTimer(SystemTimer):
         return super().now() + self.error_s
 
 
-class FaultyTransport:
-    """One device's transport over a real one, with the faults the device meets; `chance` draws delays, never coins."""
+class FaultyUploads:
+    """One device's uploads of a window over a real transport, with the faults that it meets.
+
+    Sessions are opened without faults: those of a study concern reports. `chance` draws delays, never coins.
+    """
 
     def __init__(
         self, inner: Transport, faults: DeviceFault, trace: Trace, tally: Tally, *, reorder: bool, chance: random.Random
@@ -129,16 +132,6 @@ class FaultyTransport:
         self._chance = chance
         self._copies: set[asyncio.Task[None]] = set()
         self._clock = SystemTimer()
-
-    async def list_questions(self) -> tuple[QuestionOffer, ...]:
-        """Ask for the questions on offer."""
-        return await self._inner.list_questions()
-
-    async def open_sessions(
-        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
-    ) -> tuple[SessionAccepted | SessionRefused, ...]:
-        """Open sessions, without faults: the faults of a study concern reports."""
-        return await self._inner.open_sessions(aggregator, requests)
 
     async def upload(
         self, window: Window, position: int, instalments: Sequence[Instalment]
@@ -167,14 +160,6 @@ class FaultyTransport:
             self._copies.add(copy)
             copy.add_done_callback(self._copies.discard)
         return answers
-
-    async def release(self, window: Window) -> ReleaseAnswer:
-        """Ask for a release, without faults."""
-        return await self._inner.release(window)
-
-    async def close(self) -> None:
-        """Close the device's own connection, where it has one."""
-        await self._inner.close()
 
     async def stop(self) -> None:
         """Stop the copies that are still under way."""
@@ -212,7 +197,7 @@ class WindowTransport:
     """One device's transport through the windows of a question; messages meet the faults of their window."""
 
     def __init__(
-        self, inner: Transport, of_window: Callable[[int], FaultyTransport], asked: MutableMapping[int, Window]
+        self, inner: Transport, of_window: Callable[[int], FaultyUploads], asked: MutableMapping[int, Window]
     ) -> None:
         """List questions and open sessions over `inner`; upload over the transport that `of_window` makes for a window.
 
@@ -221,9 +206,9 @@ class WindowTransport:
         self._inner = inner
         self._asked = asked
         self._of_window = of_window
-        self._windows: dict[int, FaultyTransport] = {}
+        self._windows: dict[int, FaultyUploads] = {}
 
-    def window(self, index: int) -> FaultyTransport:
+    def window(self, index: int) -> FaultyUploads:
         """Return the device's transport in a window."""
         if index not in self._windows:
             self._windows[index] = self._of_window(index)

@@ -23,7 +23,7 @@ from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.connections import Connections
 from fleetcount_simulator.network.device_faults import DeviceFault
 from fleetcount_simulator.network.faulty_transport import (
-    FaultyTransport,
+    FaultyUploads,
     SkewedTimer,
     Tally,
     Trace,
@@ -74,9 +74,9 @@ class FleetDevices:
         number, inner = spec.numbers[place], self.connections.of(identity)
         chance = delays_of(spec.coin_seed, number)
 
-        def of_window(index: int) -> FaultyTransport:
+        def of_window(index: int) -> FaultyUploads:
             faults = self._faults(place, index)
-            return FaultyTransport(inner, faults, Trace(), self.tally, reorder=spec.reorder, chance=chance)
+            return FaultyUploads(inner, faults, Trace(), self.tally, reorder=spec.reorder, chance=chance)
 
         transport = WindowTransport(inner, of_window, self._windows)
         device = self._maker.device(

@@ -6,14 +6,13 @@ connection or reads a message.
 
 import time
 from collections.abc import Callable, Generator
-from contextlib import AbstractAsyncContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
 from fleetcount_transport.admission.identity import LOCAL, Identity
 from fleetcount_transport.admission.reputation import Remembered, Reputation
-from fleetcount_transport.admission.turns import FairQueue
 from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
 
@@ -153,11 +152,11 @@ class _Faults:
 
 
 class Admission:
-    """The shares, turns and faults of all identities at one server. `count` is called for everything that is shed.
+    """The shares and faults of all identities at one server. `count` is called for everything that is shed.
 
     A listener calls in this order: `call` as soon as the caller's identity is known and before a byte of its message is
-    read; `hold` for the message, once its size is known; `turn` before public-key work, of which `turns` run at once;
-    `failed` for each invalid signature, and `held` for valid ones.
+    read; `hold` for the message, once its size is known; `failed` for each invalid signature, and `held` for valid
+    ones.
     """
 
     def __init__(
@@ -165,7 +164,6 @@ class Admission:
         limits: AdmissionTable | None = None,
         count: Callable[[Shed], None] = lambda _: None,
         *,
-        turns: int = 16,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.limits = limits or AdmissionTable()
@@ -173,7 +171,6 @@ class Admission:
         self._clock = clock
         self._calls = _Shares(self.limits.calls, self.limits.calls_each)
         self._bytes = _Shares(self.limits.bytes_in_memory, self.limits.bytes_each)
-        self._turns = FairQueue(turns)
         self._faults: dict[Identity, _Faults] = {}
         self._known = Remembered[Identity](_KNOWN_S, clock)
         self._of_unknown = _Faults(0, 0.0)
@@ -221,10 +218,6 @@ class Admission:
         """
         with self.call(who), self.hold(who, size):
             yield
-
-    def turn(self, who: Identity) -> AbstractAsyncContextManager[None]:
-        """Return the context of a turn at public-key work; waiting identities get turns in fair order."""
-        return self._turns.of(who.key, who.carried, reputation=self.reputation(who))
 
     # Faults.
 
