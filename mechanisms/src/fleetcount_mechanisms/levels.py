@@ -182,29 +182,6 @@ def scaled(noise: NoiseLaw, ratio: Fraction) -> NoiseLaw:
     raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose levels may differ")
 
 
-def strengths(shares: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """Return the ratios of the coarser zooms for the share of the budget that each zoom has, the cells' first.
-
-    Raises:
-        MechanismError: a share not above 0, or a sum other than 1.
-    """
-    if any(share <= 0 for share in shares) or sum(shares) != 1:
-        shown = ", ".join(map(str, shares))[:80]
-        raise MechanismError(f"shares are {shown}, allowed: each above 0, with a sum of exactly 1")
-    return tuple(shares[0] / share for share in shares[1:])
-
-
-def free_total(law: type[NoiseLaw], shares: Sequence[Fraction]) -> Fraction:
-    """Return the ratio of a total that costs nothing in direct mode, for the shares of the zooms.
-
-    Gaussian: 1/tau = sum of 1/s_j, the noise of the whole budget. Geometric: the noise of the zoom with least of it,
-    since a number with all epsilons loses more than several with a part each.
-    """
-    if law is GaussianNoise:
-        return Fraction(shares[0])
-    return shares[0] / max(shares)
-
-
 def drawn_at_once(runs: Iterable[tuple[NoiseLaw, int]]) -> tuple[tuple[NoiseLaw, int], ...]:
     """Return (law, how many numbers in a row have it), neighbours of one law together."""
     return tuple((law, sum(count for _, count in same)) for law, same in groupby(runs, key=lambda run: run[0]))
