@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fleetcount.run.device import time_text
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.timer import SystemTimer
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
@@ -189,9 +190,27 @@ async def test_a_pipe_and_a_device_file_are_answered_as_none_and_said(tmp_path: 
         lives = await asyncio.gather(*(command(config, "run", "--once") for config in configs))
 
     assert [(code, "delivered" in out) for code, out, _ in lives] == [(0, True)] * 2, lives
+    assert all(f"the last closes at {time_text(window.round_two_closes)}" in err for _, _, err in lives), lives
     for report_id in world.report_ids(window, 2):
         words = world.decoded(window, report_id)
         assert words[4:].index(1) in (words[:4].index(1), 0)
+
+
+async def test_who_answers_once_says_first_what_it_waits_for_and_until_when(tmp_path: Path) -> None:
+    world = Deployment(timer=SystemTimer())  # type: ignore[arg-type]
+    authority = CertificateAuthority.create("test aggregators")
+    async with grpc_servers(world, authority):
+        window = world.ask(int(world.timer.now()) + 3_600, round_one_s=60, round_two_s=60)
+        process = await start(write_device(world, tmp_path / "d", authority), "run", "--once")
+        assert process.stderr is not None
+        async with asyncio.timeout(60 * pace()):
+            said = (await process.stderr.readline()).decode()
+        process.send_signal(signal.SIGTERM)
+        code, out, rest = await ended(process)
+
+    opens, closes = map(time_text, (window.round_one_opens, window.round_two_closes))
+    assert f"'which brand': window 0 of 1 opens at {opens}; waits until the last closes at {closes}" in said
+    assert (code, out, rest) == (0, "", "")
 
 
 async def test_nobody_to_reach_is_exit_code_four_and_one_line(tmp_path: Path, world: Deployment) -> None:

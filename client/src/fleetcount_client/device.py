@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from fleetcount_client.private_places import PrivatePlaces
     from fleetcount_client.question_rows import WalkRecords
     from fleetcount_client.rounds import QuestionLoop, Rounds
-    from fleetcount_client.subscriptions import Subscriptions
+    from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
 
 _LOG: Final = logging.getLogger(__name__)
 _IDLE_CLOSE_S: Final = 5.0
@@ -261,12 +261,16 @@ class Device:
         return ()
 
     async def answer(
-        self, signals: Mapping[str, SignalSource] | None = None, *, horizon_s: float = math.inf
+        self,
+        signals: Mapping[str, SignalSource] | None = None,
+        *,
+        horizon_s: float = math.inf,
+        begins: Callable[[tuple["KnownQuestion", ...]], None] = lambda _: None,
     ) -> tuple[Outcome, ...]:
         """Answer every window that opens within `horizon_s` of the questions on offer, and what was left over.
 
         Returns how each window ended, and why what is on offer was refused; when the last window needed has passed,
-        which may be months.
+        which may be months. `begins` hears once, before the first wait, of the questions in which it takes part.
 
         Raises:
             Unreachable: no aggregator could be asked and nothing was left from before.
@@ -277,8 +281,9 @@ class Device:
         unfinished, unreachable = self._unfinished(), await self._look(sources)
         if unreachable is not None and not unfinished and not self.questions.all_joined():
             raise unreachable
-        refused = tuple(self._refused.values())
-        await self._answer_all(self.questions.all_joined(), unfinished, sources, outcomes, horizon)
+        refused, joined = tuple(self._refused.values()), self.questions.all_joined()
+        begins(tuple(known for one in joined if (known := self.questions.joined(one)) is not None))
+        await self._answer_all(joined, unfinished, sources, outcomes, horizon)
         return (*outcomes, *refused)
 
     async def _answer_all(

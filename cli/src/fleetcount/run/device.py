@@ -345,9 +345,9 @@ def _open(config: Path) -> tuple[Subscriptions, Spool, DeviceSettings]:
 def run(config: Path, once: bool) -> None:
     """Answer questions as the owner's policy allows, until SIGTERM or SIGINT.
 
-    With --once the exit code is 0 when every question on offer was answered or seen too late, or none was on offer; 3
-    when a policy or an aggregator refused one; 4 when an aggregator stayed out of reach. Without it, one line a window
-    goes to stderr when it has ended.
+    With --once it says on stderr which window it waits for and until when; the exit code is 0 when every question on
+    offer was answered or seen too late, or none was on offer; 3 when a policy or an aggregator refused one; 4 when an
+    aggregator stayed out of reach. Without it, one line a window goes to stderr when it has ended.
     """
     unit = Device.from_config(config)
     if not once:
@@ -365,9 +365,23 @@ async def _run(unit: Device, *, once: bool) -> tuple[Outcome, ...]:
     with _ended_by_sigterm():
         async with unit:
             if once:
-                return await unit.answer()
+                return await unit.answer(begins=_say_until_when)
             await unit.serve()
     return ()
+
+
+def _say_until_when(questions: tuple[KnownQuestion, ...]) -> None:
+    """Say on stderr of each question which window is next, or open, and when the last one closes."""
+    now = time.time()
+    for known in questions:
+        index, schedule = known.next_window(-1, now), known.asked.schedule
+        if index is None:
+            told = "no window opens any more"
+        else:
+            opens = schedule.opens(index)
+            told = f"window {index} of {schedule.windows} {'opened' if opens <= now else 'opens'} at {time_text(opens)}"
+        text = f"takes part in {known.asked.name!r}: {told}; waits until the last closes at {time_text(schedule.end)}"
+        click.echo(one_line(text), err=True)
 
 
 @contextlib.contextmanager
