@@ -50,11 +50,13 @@ def written(folder: Path) -> dict[str, Path]:
     return made
 
 
-def true_rows() -> list[Row]:
+def true_rows(form: str = "parquet") -> list[Row]:
+    """Return what a form must be read back as; in CSV a name that a spreadsheet would compute is told to be text."""
     whole = table()
+    labels = [f"'{one}" if form == "csv" and one.startswith("=") else one for one in LABELS]
     columns = [
         np.repeat(whole.windows, len(LABELS)).tolist(), np.repeat(whole.opens, len(LABELS)).tolist(),
-        list(LABELS) * len(whole.windows),
+        labels * len(whole.windows),
         *(numbers.ravel().tolist() for numbers in (whole.raw, whole.estimates, whole.low, whole.high)),
     ]  # fmt: skip
     return list(zip(*columns, strict=True))
@@ -67,7 +69,7 @@ def true_rows() -> list[Row]:
 def test_a_table_is_read_back_by_what_is_installed(
     form: str, read: Callable[[Path], list[Row]], tmp_path: Path
 ) -> None:
-    assert read(written(tmp_path)[form]) == true_rows()
+    assert read(written(tmp_path)[form]) == true_rows(form)
 
 
 @pytest.mark.nightly
@@ -81,7 +83,7 @@ def test_a_table_is_read_back_by_other_libraries(
 ) -> None:
     pytest.importorskip(library, reason=NEEDS.format(library))
 
-    assert read(written(tmp_path)[form]) == true_rows()
+    assert read(written(tmp_path)[form]) == true_rows(form)
 
 
 @pytest.mark.nightly
@@ -97,7 +99,7 @@ def test_a_table_is_read_back_by_every_duckdb(version: str, tmp_path: Path) -> N
     read = readers.of_other_duckdb(folder)
 
     for path in written(tmp_path).values():
-        assert read(path) == true_rows(), path.name
+        assert read(path) == true_rows(path.suffix[1:]), path.name
 
 
 def test_a_map_is_read_back_with_its_numbers_where_they_are(tmp_path: Path) -> None:

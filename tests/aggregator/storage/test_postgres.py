@@ -521,7 +521,7 @@ async def test_a_setting_that_is_reloaded_stops_every_receipt_until_it_is_right_
         with pytest.raises(StoreError, match="takes nothing: fsync is off; allowed is on"):
             await store.apply(DRAWN)
         with pytest.raises(StoreError, match="takes nothing: fsync is off; allowed is on"):
-            await store.count_rejections(WINDOW, {RejectReason.TOO_LATE: 2})
+            await store.write_unfenced(count_rejections, WINDOW, {RejectReason.TOO_LATE: 2})
         assert await what_happened(store) == NEVER
         reset()
         assert await store.apply(DRAWN) is None

@@ -39,20 +39,19 @@
     return { raw, low, high };
   }
 
-  /* Behind values 1..V stand the squares of larger zooms, as in "0,1/2". */
+  /* Behind values 1..V stand larger squares, as in "0,1/2", and last the total. */
   function labelOf(window, value) {
     const { domain, release } = window;
-    let columns = domain.columns,
-      size = domain.values,
-      zoom = 0,
-      at = value;
-    while (domain.kind === "grid" && at > size && zoom + 1 < release.zooms) {
+    if (value <= domain.values) return domain.label(value);
+    let at = value - domain.values;
+    for (const { side } of release.coarser) {
+      if (!side) break;
+      const columns = domain.columns / side,
+        size = columns * (domain.rows / side);
+      if (at <= size) return ((at - 1) % columns) + "," + Math.floor((at - 1) / columns) + "/" + side;
       at -= size;
-      zoom += 1;
-      columns = domain.columns >> zoom;
-      size = columns * (domain.rows >> zoom);
     }
-    return zoom ? ((at - 1) % columns) + "," + Math.floor((at - 1) / columns) + "/" + 2 ** zoom : domain.label(at);
+    return "total";
   }
 
   function readCell(reader, window, value) {

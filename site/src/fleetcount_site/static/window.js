@@ -112,10 +112,13 @@
     const kind = KINDS[reader.count(1, 1, 4)],
       noised = reader.count(1, 0, 2);
     const number = noised ? reader.fraction() : null;
-    const zooms = noised === 2 ? reader.count(1, 2, 6) : 1;
+    /* The levels above the cells: the side of a level's squares, 0 for the total, and its noise. */
+    const coarser = noised === 2 ? Array.from({ length: reader.count(1, 1, 6) }, () => {
+      return { side: reader.uint(1), number: reader.fraction() };
+    }) : [];
     const level = reader.fraction();
     const thresholds = Array.from({ length: reader.count(2, 0, 5461) }, () => reader.uint(4));
-    return { kind, number, zooms, level, thresholds };
+    return { kind, number, coarser, level, thresholds };
   }
 
   function checkRelease(window) {
@@ -145,17 +148,24 @@
         high);
     }
     let cells = domain.values;
-    if (release.zooms > 1) {
-      require(domain.kind === "grid" && window.mode !== "response", "zooms is " +
-        release.zooms +
-        ", allowed: 1; only grids have larger squares");
-      const step = 2 ** (release.zooms - 1),
-        largest = (domain.columns / step) * (domain.rows / step);
-      require(domain.columns % step === 0 && domain.rows % step === 0 && largest >= 2, "zooms is " +
-        release.zooms +
-        " of too few squares");
-      cells = 0;
-      for (let zoom = 0; zoom < release.zooms; zoom++) cells += (domain.columns >> zoom) * (domain.rows >> zoom);
+    let last = 1;
+    for (const { side, number } of release.coarser) {
+      require(number.compare(ZERO) > 0 && release.number !== null, "a level has no noise");
+      require(last !== 0 && window.mode !== "response", "levels follow a total, or answers that devices randomize");
+      if (side) {
+        const [columns, rows] = [domain.columns / side, domain.rows / side];
+        require(domain.kind === "grid" && side > last && Number.isInteger(Math.log2(side)), "squares of " +
+          side +
+          " times the side, allowed: growing powers of two, of grids");
+        require(Number.isInteger(columns) && Number.isInteger(rows) && columns * rows >= 2, "squares of " +
+          side +
+          " times the side do not fill the grid");
+        cells += columns * rows;
+      } else {
+        require(domain.values > 1, "a total of one value");
+        cells += 1;
+      }
+      last = side;
     }
     require(release.thresholds.length === (release.kind === "one-sided" ? cells : 0), "release has " +
       release.thresholds.length +
