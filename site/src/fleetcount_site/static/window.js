@@ -150,7 +150,10 @@
     let cells = domain.values;
     let last = 1;
     for (const { side, number } of release.coarser) {
-      require(number.compare(ZERO) > 0 && release.number !== null, "a level has no noise");
+      const [least, most] =
+        release.kind === "gaussian" ? [Fraction.of(1, 4), Fraction.of(100000000)] : [SMALLEST, Fraction.of(10)];
+      require(release.number !== null && release.kind !== "exact", "an exact release has levels");
+      require(number.compare(least) >= 0 && number.compare(most) <= 0, "noise of a level is " + number);
       require(last !== 0 && window.mode !== "response", "levels follow a total, or answers that devices randomize");
       if (side) {
         const [columns, rows] = [domain.columns / side, domain.rows / side];
