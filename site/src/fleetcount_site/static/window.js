@@ -121,6 +121,58 @@
     return { kind, number, coarser, level, thresholds };
   }
 
+  function checkNoise(kind, number) {
+    const [low, high] = kind === "gaussian" ? [Fraction.of(1, 4), Fraction.of(100000000)] : [SMALLEST, Fraction.of(10)];
+    require(number.compare(low) >= 0 && number.compare(high) <= 0, "noise of " +
+      number +
+      ", allowed: " +
+      low +
+      " to " +
+      high);
+  }
+
+  /* Returns how many numbers the levels above the cells have: larger squares of a grid, and last the total. */
+  function checkLevels(window) {
+    const { release, domain, mode } = window,
+      { kind, coarser } = release;
+    let [cells, last] = [0, 1];
+    require(!coarser.length || (kind !== "exact" && mode !== "response"), "levels of " + kind + ", mode " + mode);
+    for (const { side, number } of coarser) {
+      checkNoise(kind, number);
+      require(last, "the total stands before other levels, allowed: as the last one");
+      if (side) {
+        const [columns, rows] = [domain.columns / side, domain.rows / side];
+        require(domain.kind === "grid" && side > last && (side & (side - 1)) === 0, "squares of " +
+          side +
+          " times the side, allowed: growing powers of two, of grids");
+        require(Number.isInteger(columns) && Number.isInteger(rows) && columns * rows >= 2, "squares of " +
+          side +
+          " times the side do not fill the grid");
+        cells += columns * rows;
+      } else {
+        require(domain.values > 1 && kind !== "one-sided", "a total of one value, or of one-sided counts");
+        require(!(domain.names || []).includes("total"), "a total is asked beside a category 'total'");
+        cells += 1;
+      }
+      last = side;
+    }
+    if (mode === "sampling" && coarser.length) checkSampledLevels(release, last === 0);
+    return cells;
+  }
+
+  /* What levels lose under one toss of a coin is known for equal noise, and for a total beside the cells alone. */
+  function checkSampledLevels(release, total) {
+    const { kind, number, coarser } = release;
+    if (!total) {
+      const equal = coarser.every((one) => one.number.compare(number) === 0);
+      require(equal, "zooms of sampled answers have unequal noise, allowed: equal shares");
+      return;
+    }
+    const above = coarser[0].number,
+      ratio = Fraction.of(above.numerator * number.denominator, above.denominator * number.numerator);
+    require(kind === "gaussian" && coarser.length === 1 && ratio.denominator === 1n, "a total of sampled answers is allowed beside the cells alone, with a whole multiple of their variance");
+  }
+
   function checkRelease(window) {
     const { release, domain } = window;
     require(between(release.level, ZERO, ONE), "level is " + release.level + ", allowed: above 0 and below 1");
@@ -136,40 +188,8 @@
       window.mode +
       " mode");
     if (release.kind === "exact") require(release.number === null, "an exact release has no noise");
-    else {
-      const [low, high] =
-        release.kind === "gaussian" ? [Fraction.of(1, 4), Fraction.of(100000000)] : [SMALLEST, Fraction.of(10)];
-      const number = release.number || refuse("release " + release.kind + " has no noise");
-      require(number.compare(low) >= 0 && number.compare(high) <= 0, "noise of " +
-        number +
-        ", allowed: " +
-        low +
-        " to " +
-        high);
-    }
-    let cells = domain.values;
-    let last = 1;
-    for (const { side, number } of release.coarser) {
-      const [least, most] =
-        release.kind === "gaussian" ? [Fraction.of(1, 4), Fraction.of(100000000)] : [SMALLEST, Fraction.of(10)];
-      require(release.number !== null && release.kind !== "exact", "an exact release has levels");
-      require(number.compare(least) >= 0 && number.compare(most) <= 0, "noise of a level is " + number);
-      require(last !== 0 && window.mode !== "response", "levels follow a total, or answers that devices randomize");
-      if (side) {
-        const [columns, rows] = [domain.columns / side, domain.rows / side];
-        require(domain.kind === "grid" && side > last && Number.isInteger(Math.log2(side)), "squares of " +
-          side +
-          " times the side, allowed: growing powers of two, of grids");
-        require(Number.isInteger(columns) && Number.isInteger(rows) && columns * rows >= 2, "squares of " +
-          side +
-          " times the side do not fill the grid");
-        cells += columns * rows;
-      } else {
-        require(domain.values > 1, "a total of one value");
-        cells += 1;
-      }
-      last = side;
-    }
+    else checkNoise(release.kind, release.number || refuse("release " + release.kind + " has no noise"));
+    const cells = domain.values + checkLevels(window);
     require(release.thresholds.length === (release.kind === "one-sided" ? cells : 0), "release has " +
       release.thresholds.length +
       " thresholds");
