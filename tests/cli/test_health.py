@@ -167,6 +167,7 @@ async def test_doctor_asks_a_server_that_runs_and_speaks_json(
     assert sorted(path.name for path in (tmp_path / "dep" / "broker").iterdir()) == [
         "broker.crt",
         "broker.key",
+        "clients.crl",
         "clients.crt",
     ]
 

@@ -252,7 +252,7 @@ def test_one_operator_admits_and_both_know_whom(joined: Path, fleetcount: Callab
     places = re.findall(
         r"^(?:\w+file|acl_file|\w+_location) (\S+)$", (joined / "broker/mosquitto.conf").read_text(), re.M
     )
-    assert len(places) == 5
+    assert len(places) == 6
     assert [place for place in places if not Path(place).exists() or not place.startswith(f"{joined}/broker/")] == []
 
 
@@ -290,6 +290,23 @@ def test_a_descriptor_with_a_strange_authority_is_refused(two: Path, fleetcount:
     for wrong in ("AAAA", own[1][:-8], base64.b64encode(leaf.public_bytes(Encoding.DER)).decode()):
         (two / "wrong.toml").write_text(text.replace(own[1], wrong))
         assert "aggregator_authority" in join(fleetcount, "wrong.toml", "alpha", code=2)
+
+
+@pytest.mark.parametrize("kind", ["aggregator", "device"])
+def test_a_descriptor_with_another_authority_s_list_or_none_is_refused(
+    two: Path, fleetcount: Callable, kind: str
+) -> None:
+    text = (two / BETA).read_text()
+    own = re.search(rf'^{kind}_revocations = "(.+)"$', text, re.MULTILINE)
+    other = {"aggregator": "device", "device": "aggregator"}[kind]
+    foreign = re.search(rf'^{other}_revocations = "(.+)"$', text, re.MULTILINE)
+    assert own is not None
+    assert foreign is not None
+    for wrong, says in (("AAAA", "is no list"), (foreign[1], "is not signed by its authority")):
+        (two / "wrong.toml").write_text(text.replace(own[1], wrong))
+        said = join(fleetcount, "wrong.toml", "alpha", code=2)
+        assert f"{kind}_revocations" in said
+        assert says in said
 
 
 def test_a_folder_of_a_party_is_made_once(joined: Path, fleetcount: Callable) -> None:

@@ -240,6 +240,25 @@ def test_one_window_of_several_is_asked_with_all_of_epsilon_and_says_so(fleetcou
         assert words in refused.error_line
 
 
+@pytest.mark.parametrize(
+    ("bins", "values", "of_a_full_battery"),
+    [('edges = ["0", "90", "100"]', 2, 0), ('edges = ["0", "90"]\nopen_above = true', 2, 2)],
+)
+def test_who_asks_in_bins_is_told_that_the_last_edge_is_in_none(
+    fleetcount: Callable, deployed: Path, bins: str, values: int, of_a_full_battery: int
+) -> None:
+    domain = f'[domain]\nkind = "bins"\nunit = "percent"\n{bins}\n'
+    grid = SPEC[SPEC.index("[domain]") : SPEC.index("[schedule]")]
+    (deployed / "spec.toml").write_text(SPEC.replace(grid, domain).replace("windows = 720", "windows = 2"))
+    ran = fleetcount(*CREATE)
+    assert ran.code == 0, ran.err
+
+    made = read_question(deployed / "q.question").question.domain
+
+    assert (made.values, made.value_of(100)) == (values, of_a_full_battery)
+    assert ("a reading of 100 percent or more is in no bin; to count it" in ran.out) is not bool(of_a_full_battery)
+
+
 def test_geometric_noise_is_solved_too(fleetcount: Callable, deployed: Path) -> None:
     (deployed / "spec.toml").write_text(SPEC.replace("[release]", '[release]\nkind = "geometric"'))
     assert fleetcount(*CREATE).code == 0

@@ -192,7 +192,7 @@ def let_in(root: Path, port: int, name: str) -> bool:
 async def test_a_reload_brings_authorities_and_takes_revoked_certificates_away_and_the_log_has_no_warning(
     enrolled: Path,
 ) -> None:
-    """Without `crlfile` mosquitto does not read `cafile` again."""
+    """Without `crlfile` mosquitto would not read `cafile` again."""
     assert run_command(["pki", "init", "--output", "NEW", "--deployment", NAME]) == 0
     assert run_command(["pki", "request", "--output", "later"]) == 0
     assert run_command(["pki", "enrol", "--pki", "NEW", "--csr", "later.csr", "--output", "later.crt"]) == 0
@@ -211,7 +211,7 @@ async def test_a_reload_brings_authorities_and_takes_revoked_certificates_away_a
         return [await asyncio.to_thread(let_in, enrolled, port, name) for name in ("car", "later", "thief")]
 
     [port] = free_ports("127.0.0.1", 1)
-    async with asyncio.timeout(60), mosquitto(enrolled, port, NAME, revoking=True) as broker:
+    async with asyncio.timeout(60), mosquitto(enrolled, port, NAME) as broker:
         first = await found()
         put("PKI", "NEW")
         await reloaded(broker, True, True, True)

@@ -374,7 +374,7 @@ def test_compose_s_broker_gets_every_file_that_its_configuration_names(
 
     named = re.findall(r"^\w+file \S*/(\S+)$|^acl_file \S*/(\S+)$", (etc / "mosquitto.conf").read_text(), re.MULTILINE)
     wanted = {one or other for one, other in named}
-    assert wanted == {"clients.crt", "broker.crt", "broker.key", "mosquitto.acl"}
+    assert wanted == {"clients.crt", "clients.crl", "broker.crt", "broker.key", "mosquitto.acl"}
     assert wanted <= {path.name for path in etc.iterdir()}
     assert "DEPLOYMENT" not in (etc / "mosquitto.acl").read_text().partition("\n\n")[2]
     config = load_config(deployment / "deployment" / "alpha" / "aggregator.toml", {})

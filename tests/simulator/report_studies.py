@@ -36,6 +36,7 @@ class MadeUp:
     outlines: tuple[str, ...] = ()
     unit: str = "m"
     keep_cells: bool = True
+    below_noise: tuple[str, ...] = ()
     status: str = "complete"
     scenario: str = SCENARIO
 
@@ -174,6 +175,9 @@ def _cells(study: MadeUp, cases: int, generator: np.random.Generator) -> list[di
         for epoch in range(study.epochs):
             for value, label in enumerate(study.labels, start=1):
                 estimate = 100 + float(generator.integers(-20, 20)) if study.released else float("nan")
+                low, high = estimate - 20, estimate + 20
+                if label in study.below_noise:
+                    estimate, low, high = -16.0, 0.0, 0.0
                 rows.append(
                     {
                         "case": case,
@@ -182,8 +186,8 @@ def _cells(study: MadeUp, cases: int, generator: np.random.Generator) -> list[di
                         "label": label,
                         "truth": 100 + value % 50,
                         "estimate": estimate,
-                        "low": estimate - 20,
-                        "high": estimate + 20,
+                        "low": low,
+                        "high": high,
                     }
                 )
     return rows

@@ -3,11 +3,13 @@
 import base64
 import json
 from collections.abc import Iterator
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.release import decode_record, record_from_json
+from fleetcount_protocol.window.signal import decimal_text
 from fleetcount_site.pages import RECORD_SCRIPTS, page
 from playwright.sync_api import Browser, Page
 
@@ -89,6 +91,15 @@ def test_every_good_record_is_read_as_python_reads_it(reader: Page) -> None:
 def test_every_good_window_is_read(reader: Page) -> None:
     for one in WINDOWS:
         assert isinstance(reader.evaluate(READ_WINDOW, one["canonical"]), list), one["name"]
+
+
+def test_a_page_writes_an_edge_as_python_does(reader: Page) -> None:
+    edges = [Fraction(one) for one in ("12.4", "-0.05", "0", "1500", "40/3", f"1/{10**28}", f"1/{10**29}", "-61/2")]
+    pairs = [[str(one.numerator), str(one.denominator)] for one in edges]
+
+    written = reader.evaluate("pairs => pairs.map(pair => fleetcount.layout.Fraction.of(...pair).decimal)", pairs)
+
+    assert written == [decimal_text(one) for one in edges]
 
 
 def test_everything_that_python_refuses_is_refused(reader: Page) -> None:

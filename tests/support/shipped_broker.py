@@ -15,21 +15,18 @@ DEPLOY = Path(__file__).parents[2] / "deploy"
 
 
 @asynccontextmanager
-async def mosquitto(
-    root: Path, port: int, deployment: str, *, revoking: bool = False
-) -> AsyncIterator[asyncio.subprocess.Process]:
+async def mosquitto(root: Path, port: int, deployment: str) -> AsyncIterator[asyncio.subprocess.Process]:
     """Run the shipped configuration, whose output goes to mosquitto.log; give the process.
 
-    Nothing of it is changed but where files lie and the port; with `revoking` its line of a `crlfile` counts.
+    Nothing of it is changed but where files lie and the port.
     """
     for name in ("etc", "var"):
         (root / name).mkdir(exist_ok=True)
-    for file in ("broker.crt", "broker.key", "PKI/clients.crt", *(["PKI/clients.crl"] if revoking else [])):
+    for file in ("broker.crt", "broker.key", "PKI/clients.crt", "PKI/clients.crl"):
         shutil.copy(root / file, root / "etc" / Path(file).name)
     shutil.copy(DEPLOY / "mosquitto.acl", root / "etc")
     for name in ("mosquitto.acl", "mosquitto.conf"):
         text = (DEPLOY / name).read_text().replace("DEPLOYMENT", deployment)
-        text = text.replace("#crlfile", "crlfile") if revoking else text
         text = text.replace("/etc/fleetcount", str(root / "etc")).replace("/var/lib/mosquitto", str(root / "var"))
         (root / "etc" / name).write_text(text.replace("listener 8883", f"listener {port}"))
         (root / "etc" / name).chmod(0o600)

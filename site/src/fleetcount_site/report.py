@@ -225,6 +225,7 @@ def _map_data(panels: Sequence[MapPanel]) -> Mapping[str, Any]:
                 "top": panel.top,
                 "unit": panel.unit,
                 "values": [value if math.isfinite(value) else None for value in panel.values.tolist()],
+                "hatched": None if panel.hatched is None else panel.hatched.tolist(),
             }
             for panel in panels
         ],

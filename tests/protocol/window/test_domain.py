@@ -72,6 +72,8 @@ def test_a_point_of_every_square_is_in_that_square(value: int) -> None:
 
 def test_labels_are_for_people() -> None:
     assert [SPEEDS.label(value) for value in (1, 3)] == ["[0, 30) km/h", "[50, ∞) km/h"]
+    volts = Bins(edges=(Fraction("-0.5"), Fraction("12.4"), Fraction("40/3")), open_above=True, unit="V")
+    assert [volts.label(value) for value in (1, 2, 3)] == ["[-0.5, 12.4) V", "[12.4, 40/3) V", "[40/3, ∞) V"]
     assert COLOURS.label(2) == "blue"
     assert CELLS.label(1) == "891ea6d6533ffff"
 

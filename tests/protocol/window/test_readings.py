@@ -188,5 +188,6 @@ def test_kinds_of_what_a_program_may_hand_over() -> None:
 
 
 def test_a_fraction_is_written_as_people_write_it() -> None:
-    assert [decimal_text(Fraction(one)) for one in ("1500", "1/3", "-0.05", "0")] == ["1500", "1/3", "-0.05", "0"]
+    written = ("1500", "1/3", "-0.05", "0", "12.4", f"0.{27 * '0'}1", f"1/{10**29}")
+    assert [decimal_text(Fraction(one)) for one in written] == list(written)
     assert [name_of(one) for one in (Decimal("1e3"), 0.5, (1, 2), None)] == ["1000", None, None, None]

@@ -387,6 +387,25 @@ def test_a_map_of_thousands_of_cells_is_a_picture(tmp_path: Path) -> None:
     assert (tmp_path / "study" / "report.html").stat().st_size < 1_500_000
 
 
+@pytest.mark.parametrize(
+    "outlines",
+    [
+        ("POLYGON((0 0, 1 0, 1 1, 0 0))", "POLYGON((1 1, 2 1, 2 2, 1 1))"),
+        ("LINESTRING(0 0, 5 0)", "LINESTRING(5 0, 9 3, 9 9)"),
+    ],
+)
+def test_a_map_hatches_an_interval_without_width_below_noise_and_says_why(
+    tmp_path: Path, outlines: tuple[str, ...]
+) -> None:
+    page = written(tmp_path, labels=("a", "b"), outlines=outlines, below_noise=("b",))
+    truth, estimate, width = page.data["map"]["layers"]
+
+    assert (truth["hatched"], estimate["hatched"], width["hatched"]) == (None, None, [False, True])
+    assert width["unit"] == "devices (hatched: 0, below noise)"
+    assert page.data["map"]["texts"][1] == "b: truth 102, estimate \N{MINUS SIGN}16, interval 0, below noise"
+    assert "<pattern" in (tmp_path / "study" / "figures" / "map.svg").read_text(encoding="utf-8")
+
+
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("outlines", "unit", "lines"),

@@ -17,6 +17,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from numpy.typing import NDArray
 
 from fleetcount_analysis.figures.words import drawable, number
+from fleetcount_analysis.interval_words import BELOW_NOISE
 
 Floats = NDArray[np.float64]
 Axes = Any  # matplotlib's own annotations of Axes are partial.
@@ -131,6 +132,35 @@ class MapPanel:
         return _WIDTH_IN, min(_MOST_HEIGHT_IN, max(_LEAST_HEIGHT_IN, height)) + 0.8 + named
 
 
+def width_panel(
+    outlines: Outlines,
+    *,
+    estimates: Floats,
+    low: Floats,
+    high: Floats,
+    title: str = "Width of the interval",
+    unit: str = "devices",
+    texts: Sequence[str] = (),
+) -> MapPanel:
+    """Return the map of how wide the intervals are; nan is a cell that was not released.
+
+    Where an estimate below 0 has the interval 0 to 0 ("0, below noise") the cell is hatched: no count explains the
+    number, and it is nothing that is known exactly.
+    """
+    widths = high - low
+    below_noise = (low == 0) & (high == 0) & (estimates < 0)
+    return MapPanel(
+        title=title,
+        outlines=outlines,
+        values=widths,
+        top=max(1.0, float(np.nanmax(widths))),
+        colours="cividis",
+        unit=f"{unit} (hatched: {BELOW_NOISE})" if below_noise.any() else unit,
+        texts=texts,
+        hatched=below_noise,
+    )
+
+
 def draw_map_panel(axes: Axes, panel: MapPanel) -> None:
     """Draw a map, its scale below it; only that of a grid has axes, with the numbers by which its cells are named."""
     axes.set_title(drawable(panel.title, 40))
@@ -145,10 +175,18 @@ def draw_map_panel(axes: Axes, panel: MapPanel) -> None:
     hatched = np.zeros(len(panel.values), dtype=np.bool_) if panel.hatched is None else panel.hatched
     if hatched.any():
         shapes = [shape for shape, marked in zip(panel.outlines.shapes, hatched.tolist(), strict=True) if marked]
-        marks = PolyCollection(shapes, facecolors="white", edgecolors="black", linewidths=0.2, hatch="////", zorder=3)
+        painted = "white"
+        if panel.outlines.are_lines:  # As on a page: a road has no inside, its box has.
+            shapes, painted = [_box(shape) for shape in shapes], "none"
+        marks = PolyCollection(shapes, facecolors=painted, edgecolors="black", linewidths=0.2, hatch="////", zorder=3)
         axes.add_collection(marks)
     if len(panel.values) <= _MOST_NUMBERED and not panel.outlines.are_lines:
         write_numbers(axes, panel.outlines, np.where(hatched, np.nan, panel.values), drawn)
+
+
+def _box(shape: Floats) -> Floats:
+    (west, south), (east, north) = shape.min(axis=0), shape.max(axis=0)
+    return np.array([(west, south), (east, south), (east, north), (west, north)])
 
 
 def _draw_grid_axes(axes: Axes, columns: int, rows: int) -> None:

@@ -13,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.figures.charts import Chart, Item, Measure, Style, chart_figure, row_panel, scale_of
-from fleetcount_analysis.figures.maps import MapPanel, Outlines
-from fleetcount_analysis.interval_words import BELOW_NOISE
+from fleetcount_analysis.figures.maps import MapPanel, Outlines, width_panel
 
 Floats = NDArray[np.float64]
 
@@ -68,28 +67,25 @@ def count_map(  # noqa: PLR0913 - what is drawn and how it is labelled, by name
     """Return a map of the estimates, of the width of their intervals and, where known, of the truth, side by side.
 
     Estimate and truth share one colour scale from 0 to their largest number, at least `scale`, so that consecutive maps
-    can have the same scale. An estimate below 0 is drawn as 0 and printed with its value. Where its interval is 0 to 0
-    ("0, below noise") its width is hatched: no count explains the number, and it is nothing that is known exactly.
+    can have the same scale. An estimate below 0 is drawn as 0 and printed with its value. Widths are `width_panel`'s.
 
     Raises:
         ShapeError: not one value for each cell.
     """
-    estimates, width = geometry.values(estimate), geometry.values(high) - geometry.values(low)
+    estimates = geometry.values(estimate)
     truths = estimates if truth is None else geometry.values(truth)
     shared = max(scale, float(np.max(estimates)), float(np.max(truths)))
     streets = [np.asarray(line, dtype=np.float64) / geometry.size for line in geometry.streets]
     outlines = Outlines.grid(geometry.columns, geometry.rows, streets)
-    below_noise = (np.asarray(low) == 0) & (np.asarray(high) == 0) & (estimates < 0)
     panels = [
         MapPanel(title="Estimate", outlines=outlines, values=estimates, top=shared, unit=unit),
-        MapPanel(
+        width_panel(
+            outlines,
+            estimates=estimates,
+            low=geometry.values(low),
+            high=geometry.values(high),
             title=f"Width of the {level_percent:g} % interval",
-            outlines=outlines,
-            values=width,
-            top=max(1.0, float(np.max(width))),
-            colours="cividis",
-            unit=f"{unit} (hatched: {BELOW_NOISE})" if below_noise.any() else unit,
-            hatched=below_noise,
+            unit=unit,
         ),
     ]
     if truth is not None:

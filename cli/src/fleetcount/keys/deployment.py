@@ -193,7 +193,7 @@ def write_analyst(deployment: Deployment) -> Path:
 
 
 def write_servers(deployment: Deployment, relay_listen: str) -> None:
-    """Write the folder of a relay, and that of an MQTT broker: certificate, key, and whom it lets in (clients.crt).
+    """Write the folder of a relay, and that of an MQTT broker: certificate, key, and whom it lets in (clients.*).
 
     Raises:
         UsageError: a file that is there already.
@@ -203,8 +203,12 @@ def write_servers(deployment: Deployment, relay_listen: str) -> None:
     hosts = sorted({"localhost", *(plan.host for plan in deployment.plans)})
     for name, purpose in (("relay", Purpose.RELAY), ("broker", Purpose.BROKER)):
         _write_credential(root / name, name, authorities.aggregators.issue_new(purpose, name, hosts))
-    clients = authorities_pem([authorities.devices.certificate, authorities.aggregators.certificate])
-    write_file(root / "broker" / "clients.crt", clients, overwrite=False)
+    both = (authorities.devices, authorities.aggregators)
+    for file, of_each in (
+        ("clients.crt", [one.certificate for one in both]),
+        ("clients.crl", [one.revocations(()) for one in both]),
+    ):
+        write_file(root / "broker" / file, authorities_pem(of_each), overwrite=False)
     text = relay_toml(
         deployment.aggregators,
         listen=relay_listen,

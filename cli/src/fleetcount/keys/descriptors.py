@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import check_host, split_endpoint
@@ -21,7 +22,14 @@ from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_writing import toml_base64, toml_tables, toml_text
 
 _KEYS: Final = ("id", "operator", "grpc_endpoint", "mqtt_broker", "signing_public_key", "hpke_keys")
-_OF_OPERATOR: Final = ("deployment", "peer_endpoint", "aggregator_authority", "device_authority")
+_OF_OPERATOR: Final = (
+    "deployment",
+    "peer_endpoint",
+    "aggregator_authority",
+    "device_authority",
+    "aggregator_revocations",
+    "device_revocations",
+)
 _FINGERPRINT_DIGITS: Final = 32
 
 
@@ -30,13 +38,16 @@ class OperatorParts:
     """What the descriptor of an operator with authorities of its own adds (`fleetcount operator new`).
 
     `peer_endpoint` is where other aggregators reach this one. `aggregator_authority` certifies this aggregator, and the
-    relays and brokers that its operator admits; `device_authority` devices and analysts.
+    relays and brokers that its operator admits; `device_authority` devices and analysts. The lists of revoked
+    certificates are those of the day on which the descriptor was made, without which a broker lets nobody in.
     """
 
     deployment: str
     peer_endpoint: str
     aggregator_authority: x509.Certificate
     device_authority: x509.Certificate
+    aggregator_revocations: x509.CertificateRevocationList
+    device_revocations: x509.CertificateRevocationList
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,8 @@ def encode_descriptor(one: Aggregator, added: OperatorParts | None = None) -> st
             "peer_endpoint": toml_text(added.peer_endpoint),
             "aggregator_authority": toml_base64(added.aggregator_authority.public_bytes(Encoding.DER)),
             "device_authority": toml_base64(added.device_authority.public_bytes(Encoding.DER)),
+            "aggregator_revocations": toml_base64(added.aggregator_revocations.public_bytes(Encoding.DER)),
+            "device_revocations": toml_base64(added.device_revocations.public_bytes(Encoding.DER)),
         }
     keys = [
         ("[[hpke_keys]]", {"key_id": str(key.key_id), "public_key": toml_base64(key.public_key)})
@@ -97,13 +110,16 @@ def read_whole_descriptor(path: Path) -> Descriptor:
     )
     if not any(map(table.has, _OF_OPERATOR)):
         return Descriptor(aggregator=aggregator)
+    aggregators, devices = (_authority(table, f"{one}_authority") for one in ("aggregator", "device"))
     return Descriptor(
         aggregator=aggregator,
         operator_parts=OperatorParts(
             deployment=table.deployment("deployment"),
             peer_endpoint=table.endpoint("peer_endpoint"),
-            aggregator_authority=_authority(table, "aggregator_authority"),
-            device_authority=_authority(table, "device_authority"),
+            aggregator_authority=aggregators,
+            device_authority=devices,
+            aggregator_revocations=_revocations(table, "aggregator_revocations", aggregators),
+            device_revocations=_revocations(table, "device_revocations", devices),
         ),
     )
 
@@ -127,6 +143,18 @@ def _authority(table: Table, key: str) -> x509.Certificate:
     if not basic.ca or not certificate.not_valid_before_utc <= datetime.now(UTC) <= ends:
         raise table.wrong(key, f"is none, or ended {ends:%Y-%m-%d}; allowed is {allowed}")
     return certificate
+
+
+def _revocations(table: Table, key: str, authority: x509.Certificate) -> x509.CertificateRevocationList:
+    allowed = "the list of the certificates that its authority has revoked, DER in base64"
+    try:
+        found = x509.load_der_x509_crl(table.base64_bytes(key))
+    except ValueError:
+        raise table.wrong(key, f"is no list; allowed is {allowed}") from None
+    public = authority.public_key()
+    if not isinstance(public, ec.EllipticCurvePublicKey) or not found.is_signature_valid(public):
+        raise table.wrong(key, f"is not signed by its authority; allowed is {allowed}")
+    return found
 
 
 def fingerprint_of(path: Path) -> str:
@@ -179,8 +207,8 @@ def read_operators(paths: Sequence[Path]) -> list[tuple[Path, Descriptor, Operat
     return found
 
 
-def authorities_pem(certificates: Sequence[x509.Certificate]) -> bytes:
-    """Return certificates one after the other, as PEM."""
+def authorities_pem(certificates: Sequence[x509.Certificate | x509.CertificateRevocationList]) -> bytes:
+    """Return certificates, or lists of revoked ones, one after the other, as PEM."""
     return b"".join(one.public_bytes(Encoding.PEM) for one in certificates)
 
 

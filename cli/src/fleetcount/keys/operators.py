@@ -185,6 +185,8 @@ def _make(root: Path, descriptor: str, plan: AggregatorPlan, request: _New) -> N
             peer_endpoint=endpoint_of(plan.host, plan.peer_port),
             aggregator_authority=pki.authorities()["aggregators"],
             device_authority=pki.authorities()["devices"],
+            aggregator_revocations=pki.revocations()["aggregators"],
+            device_revocations=pki.revocations()["devices"],
         )
         write_file(stage / descriptor, encode_descriptor(public, added).encode(), overwrite=False)
         load_config(stage / _CONFIG, {})

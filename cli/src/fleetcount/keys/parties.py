@@ -138,11 +138,13 @@ def broker(name: str, descriptors: tuple[Path, ...], host: str, output: Path | N
     operators, output = read_operators(descriptors), output or Path(name)
     ids = [str(one.aggregator.aggregator_id) for _, one, _ in operators]
     clients = [one for _, _, added in operators for one in (added.device_authority, added.aggregator_authority)]
+    lists = [one for _, _, added in operators for one in (added.device_revocations, added.aggregator_revocations)]
     place = output.absolute()
     files = {
         "mosquitto.conf": "".join(_conf(name, place, listening_host(where), port)).encode(),
         "mosquitto.acl": "".join(_acl(operators[0][2].deployment, ids)).encode(),
         "clients.crt": authorities_pem(clients),
+        "clients.crl": authorities_pem(lists),
     }
     made = begin_party(output, Purpose.BROKER, name, hosts_of(where), files, "mosquitto.conf")
     runs = f"for `mosquitto -c {output / 'mosquitto.conf'}`, once it is admitted"
@@ -156,7 +158,7 @@ def _conf(name: str, place: Path, host: str, port: int) -> Iterator[str]:
         key, _, value = line.strip().partition(" ")
         if key == "listener":
             yield f"listener {port} {host}\n"
-        elif key in {"cafile", "certfile", "keyfile", "acl_file"}:
+        elif key in {"cafile", "crlfile", "certfile", "keyfile", "acl_file"}:
             yield f"{key} {place / files.get(key, Path(value).name)}\n"
         elif key == "persistence_location":
             yield f"{key} {place}/\n"

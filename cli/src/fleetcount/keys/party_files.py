@@ -14,14 +14,15 @@ TEST: Final = "of a test deployment, by `fleetcount keys init`. Every path is re
 Tables = Iterable[tuple[str, Mapping[str, str]]]
 
 
-def trusted_table(one: Aggregator, *, endpoint: bool = False) -> tuple[str, dict[str, str]]:
-    """Return the [[aggregators]] of a party that trusts an aggregator, with where it is reached if asked for."""
+def trusted_table(one: Aggregator) -> tuple[str, dict[str, str]]:
+    """Return the [[aggregators]] of a party that trusts an aggregator, with where it is reached."""
     rows = {
         "id": toml_text(one.aggregator_id),
         "operator": toml_text(one.operator),
         "signing_public_key": toml_base64(one.signing_public_key),
+        "grpc_endpoint": toml_text(one.grpc_endpoint),
     }
-    return "[[aggregators]]", rows | ({"grpc_endpoint": toml_text(one.grpc_endpoint)} if endpoint else {})
+    return "[[aggregators]]", rows
 
 
 def reader_toml(
@@ -93,7 +94,7 @@ def device_toml(
             ("[device]", own),
             *tables,
             ("[policy]                            # what the owner allows; a window beyond it is refused", policy),
-            *(trusted_table(one, endpoint=True) for one in aggregators),
+            *map(trusted_table, aggregators),
             *((f"[signals.{toml_text(path)}]", rows) for path, rows in signals.items()),
         ],
     )

@@ -282,19 +282,21 @@ class PkiDirectory:
             expires=issued_at + int(validity.total_seconds()),
         )
         write_file(self._root / "deny-list", signed.encode())
-        self._write_revocations(frozenset(signed.deny_list.keys))
+        lists = self.revocations().values()
+        write_file(self._root / "clients.crl", b"".join(one.public_bytes(Encoding.PEM) for one in lists))
         return signed.deny_list
 
-    def _write_revocations(self, denied: frozenset[Digest]) -> None:
-        """Write what a broker reads: of each authority the certificates whose keys are denied."""
+    def revocations(self) -> dict[str, x509.CertificateRevocationList]:
+        """Return what a broker reads: of each authority, by its name, the certificates whose keys are denied."""
+        denied = frozenset(self.deny_list().keys)
         revoked = [one.certificate for one in self.issued() if one.key in denied]
-        lists = [
-            authority.revocations(
-                [one.serial_number for one in revoked if one.issuer == authority.certificate.subject], self._now
+        authorities = {name: self.authority(name) for name in _AUTHORITIES}
+        return {
+            name: one.revocations(
+                [its.serial_number for its in revoked if its.issuer == one.certificate.subject], self._now
             )
-            for authority in map(self.authority, _AUTHORITIES)
-        ]
-        write_file(self._root / "clients.crl", b"".join(lists))
+            for name, one in authorities.items()
+        }
 
 
 def _folded(name: str) -> str:

@@ -26,6 +26,8 @@ from fleetcount_protocol.question.signing import (
     signed_question,
     verify_signed_question,
 )
+from fleetcount_protocol.window.domain import Bins
+from fleetcount_protocol.window.signal import decimal_text
 from fleetcount_protocol.window.signing import verify_ed25519
 
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, show, utc
@@ -105,6 +107,12 @@ def _create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) -
     made = read_spec(spec, now, digest, epsilon)
     new_question_files(output, made, seed)
     print_question(unsigned(made), explain)
+    if isinstance(made.domain, Bins) and not made.domain.open_above:
+        highest = f"{decimal_text(made.domain.edges[-1])} {made.domain.unit}".rstrip()
+        click.echo(
+            f"a reading of {highest} or more is in no bin; to count it in the last one leave out the last edge and set"
+            " domain.open_above = true"
+        )
     if made.schedule.windows > 1 and made.drill_down is None:
         # Solved both ways, so that whoever asks sees what a successor costs; the same where a noise was given.
         both = [read_spec(spec, now, digest, epsilon, followed=followed).design for followed in (True, False)]

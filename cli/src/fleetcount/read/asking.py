@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import grpc
 import grpc.aio
-from fleetcount_protocol.ids import QuestionId, WindowId
+from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES
 from fleetcount_protocol.messages import QuestionQuery, ReleaseAnswer, ReleaseQuery
 from fleetcount_protocol.question.orders import QuestionOrder, verify_orders
@@ -109,6 +109,25 @@ class WindowReader:
         if not reached:
             raise CannotReachError(f"{why}{_refused_hint(self._reader)}")
         return tuple(found)
+
+
+async def why_refused(reader: Reader, aggregator: AggregatorId, endpoint: str) -> str:
+    """Return "" when an aggregator answers this reader, else why it does not.
+
+    It is asked for a window that does not exist: that it knows none is the right answer.
+
+    Raises:
+        UsageError: a file of the reader's identity cannot be used, or no TLS and an endpoint elsewhere.
+    """
+    channel = _channel(aggregator, endpoint, reader.credentials(aggregator))
+    query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator, window_id=WindowId(bytes(WindowId.SIZE))))
+    try:
+        await channel.unary_unary(_GET_RELEASE)(query, timeout=TIMEOUT_S)
+    except grpc.aio.AioRpcError as error:
+        return "" if error.code() is grpc.StatusCode.NOT_FOUND else call_reason(error, reader.certificate())
+    finally:
+        await channel.close()
+    return ""
 
 
 def _refused_hint(reader: Reader) -> str:

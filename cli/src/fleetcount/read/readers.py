@@ -23,7 +23,7 @@ if TYPE_CHECKING:  # An analyst reads records without gRPC.
     import grpc
 
 _READER_KEYS: Final = ("deployment", "certificate_file", "key_file", "aggregator_ca_file")
-_PARTY_KEYS: Final = ("id", "operator", "signing_public_key", "succession_files")
+_PARTY_KEYS: Final = ("id", "operator", "signing_public_key", "grpc_endpoint", "succession_files")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +36,8 @@ class Reader:
     """Authority of the aggregators, own certificate, own key."""
     authorities: Mapping[AggregatorId, Path] = field(default_factory=dict, repr=False)
     """The authority's file of each aggregator that has one of its own."""
+    endpoints: Mapping[AggregatorId, str] = field(default_factory=dict)
+    """Where an analyst's file says that aggregators are, for `fleetcount doctor`: a question says it for itself."""
 
     def certificate(self) -> str:
         """Describe the own certificate as messages do, "" without TLS.
@@ -84,7 +86,8 @@ def _analyst(path: Path) -> Reader:
         table.existing_file("certificate_file"),
         table.private_file("key_file"),
     )
-    return Reader(config=path, trusted=trusted, tls_files=files)
+    endpoints = {one.aggregator_id("id"): one.endpoint("grpc_endpoint") for one in rows if one.raw("grpc_endpoint")}
+    return Reader(config=path, trusted=trusted, tls_files=files, endpoints=endpoints)
 
 
 def read_trusted(path: Path) -> list[TrustedAggregator]:

@@ -29,13 +29,15 @@ from fleetcount_protocol.channel.certificates import Purpose, aggregator_names, 
 from fleetcount_protocol.channel.user_names import certified_name, slot_name
 from fleetcount_protocol.clock import LARGEST_LEAD_S
 from fleetcount_protocol.errors import FleetcountError, UsageError
+from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import QuestionOffer
 from fleetcount_protocol.question.question import Question
 from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.command.base import CheckFailedError, StrictCommand, one_line
 from fleetcount.command.progress import duration_text
-from fleetcount.read.readers import read_reader
+from fleetcount.read.asking import why_refused
+from fleetcount.read.readers import Reader, read_reader
 from fleetcount.read.states import ask_peer
 from fleetcount.run.device import wait_of
 from fleetcount.run.doctor_checks import (
@@ -265,7 +267,7 @@ async def _examine(path: Path) -> list[Finding]:
         elif root.has("device"):
             findings = await _device(path)
         elif root.has("reader"):
-            findings = _reader(path)
+            findings = await _reader(path)
         else:
             raise UsageError(
                 f"{path} has none of [aggregator], [relay], [device], [reader]; it is no configuration of fleetcount"
@@ -354,7 +356,7 @@ def judge_offers(offers: Sequence[QuestionOffer], now: float) -> Finding:
     return ok("aggregators", f"{len(ends)} questions on offer")
 
 
-def _reader(path: Path) -> list[Finding]:
+async def _reader(path: Path) -> list[Finding]:
     reader, now = read_reader(path), time.time()
     findings = [ok("configuration", f"analyst, trusts {', '.join(reader.trusted)}")]
     if reader.tls_files is None:
@@ -366,4 +368,19 @@ def _reader(path: Path) -> list[Finding]:
         guarded("authority of aggregators", lambda: check_authority(authority, now)),
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key], []),
+        *await asyncio.gather(*(_asked(reader, one, reader.endpoints.get(one, "")) for one in reader.trusted)),
     ]
+
+
+async def _asked(reader: Reader, aggregator: AggregatorId, endpoint: str) -> Finding:
+    """Ask an aggregator as the analyst will, over TLS in both directions."""
+    what = f"aggregator {aggregator}"
+    if not endpoint:
+        return Finding(what=what, severity=Severity.NOTE, text="not asked: the file has no grpc_endpoint of it")
+    try:
+        problem = await why_refused(reader, aggregator, endpoint)
+    except FleetcountError as error:
+        problem = str(error)
+    if problem:
+        return Finding(what=what, severity=Severity.FAILED, text=f"{endpoint}: {problem}")
+    return ok(what, f"{endpoint} answers this certificate")

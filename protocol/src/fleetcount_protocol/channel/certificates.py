@@ -177,8 +177,8 @@ class CertificateAuthority:
         )
         return builder.sign(self.private_key, hashes.SHA256())
 
-    def revocations(self, serial_numbers: Iterable[int], now: datetime | None = None) -> bytes:
-        """Return the list of revoked certificates of this authority (RFC 5280, section 5), PEM, for a broker.
+    def revocations(self, serial_numbers: Iterable[int], now: datetime | None = None) -> x509.CertificateRevocationList:
+        """Return the list of revoked certificates of this authority (RFC 5280, section 5), for a broker.
 
         It is valid as long as the authority: a broker lets nobody in whose authority has no valid list. Fresh are the
         deny lists, which aggregators read.
@@ -196,7 +196,7 @@ class CertificateAuthority:
         for number in sorted(set(serial_numbers)):
             revoked = x509.RevokedCertificateBuilder().serial_number(number).revocation_date(start).build()
             builder = builder.add_revoked_certificate(revoked)
-        return builder.sign(self.private_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        return builder.sign(self.private_key, hashes.SHA256())
 
 
 def random_device_name() -> str:

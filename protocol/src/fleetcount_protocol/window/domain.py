@@ -16,7 +16,7 @@ from fleetcount_mechanisms.levels import Levels
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_TEXT_BYTES
-from fleetcount_protocol.window.signal import Kind, Signal, exact, name_of
+from fleetcount_protocol.window.signal import Kind, Signal, decimal_text, exact, name_of
 
 MAX_VALUES: Final = 4095
 """Largest V: explicit shares go up to L = V + 1 = 4,096 elements (docs/wire.md, "Sizes")."""
@@ -64,9 +64,9 @@ class Bins:
         return index if index <= self.values else 0
 
     def label(self, value: int) -> str:
-        """Return the bin's name for people, for example '[50, ∞) km/h'."""
-        low = self.edges[value - 1]
-        high = str(self.edges[value]) if value < len(self.edges) else "∞"
+        """Return the bin's name for people, for example '[12.4, ∞) V'; an edge without a decimal is a fraction."""
+        low = decimal_text(self.edges[value - 1])
+        high = decimal_text(self.edges[value]) if value < len(self.edges) else "∞"
         return f"[{low}, {high}) {self.unit}".rstrip()
 
 

@@ -21,6 +21,7 @@ _MOST_DIGITS: Final = 5000
 """The exponent of a decimal that stands for a number: of 1e999999999 the exact fraction would fill the memory."""
 
 
+_MOST_PLACES: Final = 28
 _SINGLE_BITS: Final = 24
 _DOUBLE_BITS: Final = 53
 
@@ -140,6 +141,11 @@ def name_of(signal: object) -> str | None:
 
 
 def decimal_text(number: Fraction) -> str:
-    """Return a fraction as people write it: as a decimal where it has one of at most 28 digits."""
-    decimal = Decimal(number.numerator) / Decimal(number.denominator)
-    return f"{decimal.normalize():f}" if Fraction(decimal) == number else str(number)
+    """Return a fraction as people write it: as a decimal where it has one of at most 28 places."""
+    for places in range(_MOST_PLACES + 1):
+        if 10**places % number.denominator == 0:
+            scaled = abs(number.numerator) * (10**places // number.denominator)
+            whole, behind = divmod(scaled, 10**places)
+            sign = "-" if number < 0 else ""
+            return f"{sign}{whole}.{behind:0{places}d}" if places else f"{sign}{whole}"
+    return str(number)

@@ -23,7 +23,7 @@ from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import TraceKeys
 from fleetcount_simulator.populations.columns import BATCH, Column, Scattered
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
-from fleetcount_simulator.populations.tables import Batch, in_range, parsed_numbers, read_table
+from fleetcount_simulator.populations.tables import Batch, column_names, in_range, parsed_numbers, read_table
 
 ABOUT: Final = "SUMO floating-car data (--fcd-output), .xml, .xml.gz, .csv or .parquet"
 CELLS: Final = MOVING
@@ -86,7 +86,7 @@ def recorded(
     recorder = Recorder(declare(asked, frame), clock, path.name)
     needed = (*_NEEDED, *_NEEDED_FOR.get(asked.kind, ()))
     if path.suffix.lower() == ".parquet" or ".csv" in path.suffixes:
-        for batch in read_table(path, _columns(needed, geo=geo), ";", only_with="lane"):
+        for batch in read_table(path, _columns(needed, _written_first(path), geo=geo), ";", only_with="lane"):
             recorder.add(_of_table(batch))
     else:
         for rows in _rows(path, needed):
@@ -94,7 +94,13 @@ def recorded(
     return recorder.close(fleet)
 
 
-def _columns(needed: tuple[str, ...], *, geo: bool) -> dict[str, Column]:
+def _written_first(path: Path) -> str:
+    """Return after what a table names its columns: "vehicle", or the person or container that was written first."""
+    known = column_names(path, ";")
+    return next((name for name in ("vehicle", *sorted(_PASSED_OVER)) if f"{name}_id" in known), "vehicle")
+
+
+def _columns(needed: tuple[str, ...], first: str, *, geo: bool) -> dict[str, Column]:
     """Return the columns of SUMO's tables by the attribute of its XML.
 
     The lane is always read: a table names its columns by what is written first, and persons and containers stand in
@@ -103,11 +109,11 @@ def _columns(needed: tuple[str, ...], *, geo: bool) -> dict[str, Column]:
     x, y = (180, 90) if geo else (1e9, 1e9)
     columns = {
         "time": Column(name="timestep_time", form="number", low=0),
-        "id": Column(name="vehicle_id"),
-        "x": Column(name="vehicle_x", form="number", low=-x, high=x),
-        "y": Column(name="vehicle_y", form="number", low=-y, high=y),
-        "speed": Column(name="vehicle_speed", form="number", low=0, high=1000),
-        "lane": Column(name="vehicle_lane"),
+        "id": Column(name=f"{first}_id"),
+        "x": Column(name=f"{first}_x", form="number", low=-x, high=x),
+        "y": Column(name=f"{first}_y", form="number", low=-y, high=y),
+        "speed": Column(name=f"{first}_speed", form="number", low=0, high=1000),
+        "lane": Column(name=f"{first}_lane"),
     }
     return {role: column for role, column in columns.items() if role in ("time", "lane", *needed)}
 

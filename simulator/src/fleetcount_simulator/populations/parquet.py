@@ -59,6 +59,18 @@ def read_parquet(
         connection.close()
 
 
+def names_of(path: Path) -> tuple[str, ...]:
+    """Return the names of a file's columns; none of a file that is no Parquet."""
+    connection, source = open_database(), rows_of(path)
+    try:
+        described = connection.execute(f"DESCRIBE SELECT * FROM {source}").fetchall()  # noqa: S608 # quoted
+    except duckdb.Error:
+        return ()
+    finally:
+        connection.close()
+    return tuple(str(row[0]) for row in described)
+
+
 def _expression(column: Column, types: Mapping[str, str], file: str) -> str:
     if column.name not in types:
         raise ScenarioError(f"{file}: no column {shown(column.name)}; {nearest(column.name, list(types)[:12])}")

@@ -63,6 +63,23 @@ def read_table(
             yield _batch(rows, columns, place)
 
 
+def column_names(path: Path, delimiter: str = ",") -> Sequence[str]:
+    """Return the names of a table's columns; none of a file that is no table, of which `read_table` says what it is.
+
+    Raises:
+        ScenarioError: a file that cannot be opened.
+    """
+    if path.suffix.lower() == ".parquet":
+        from fleetcount_simulator.populations.parquet import names_of  # As in `read_table`.
+
+        return names_of(path)
+    with closing(lines(path)) as text:
+        try:
+            return next(csv_batches(text, 1, delimiter), (0, [[]]))[1][0]
+        except CsvFault:
+            return ()
+
+
 def _batch(rows: Mapping[str, Sequence[Any]], columns: Mapping[str, Column], place: Rows) -> Batch:
     texts: dict[str, Sequence[str]] = {}
     numbers: dict[str, Floats] = {}

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 from fleetcount_analysis.figures.charts import Chart, Item, Measure, Style, row_panel, scale_of
-from fleetcount_analysis.figures.maps import MapPanel, Outlines
+from fleetcount_analysis.figures.maps import MapPanel, Outlines, width_panel
 from fleetcount_analysis.figures.words import number
+from fleetcount_analysis.interval_words import BELOW_NOISE
 from numpy.typing import NDArray
 
 from fleetcount_simulator.report.study import CaseResult, Study, Tables
@@ -60,9 +61,7 @@ def _maps(case: CaseResult, cells: Sequence[Mapping[str, Any]], tables: Tables, 
         return None
     outlines = Outlines.of([row["outline"] for row in places], places[0]["unit"])
     truth, estimate = _column(cells, "truth"), _column(cells, "estimate")
-    width = _column(cells, "high") - _column(cells, "low")
     shared = max(1.0, float(np.nanmax(truth)), float(np.nanmax(estimate)))
-    widest = max(1.0, float(np.nanmax(width)))
     texts = [_text(str(place["label"]), cell) for place, cell in zip(places, cells, strict=True)]
     same: dict[str, Any] = {"outlines": outlines, "texts": texts}
     return Chart(
@@ -73,7 +72,7 @@ def _maps(case: CaseResult, cells: Sequence[Mapping[str, Any]], tables: Tables, 
         panels=[
             MapPanel(title="Truth", values=truth, top=shared, **same),
             MapPanel(title="Estimate", values=estimate, top=shared, **same),
-            MapPanel(title="Width of the interval", values=width, top=widest, colours="cividis", **same),
+            width_panel(estimates=estimate, low=_column(cells, "low"), high=_column(cells, "high"), **same),
         ],
     )
 
@@ -85,7 +84,7 @@ def _text(label: str, cell: Mapping[str, Any]) -> str:
         return f"{label}: truth {number(truth)}, nothing released"
     # No count explains an estimate far below 0: "0 to 0" would read as an exact count.
     below = estimate < 0 and low == high == 0
-    interval = "0, below noise" if below else f"{number(low)} to {number(high)}"
+    interval = BELOW_NOISE if below else f"{number(low)} to {number(high)}"
     return f"{label}: truth {number(truth)}, estimate {number(estimate)}, interval {interval}"
 
 

@@ -29,8 +29,10 @@
     }
     const values = edges.length - (open ? 0 : 1);
     checkCount(values, "bins");
-    const label = (value) =>
-      ("[" + edges[value - 1] + ", " + (value < edges.length ? edges[value] : "∞") + ") " + unit).trimEnd();
+    const label = (value) => {
+      const high = value < edges.length ? edges[value].decimal : "∞";
+      return ("[" + edges[value - 1].decimal + ", " + high + ") " + unit).trimEnd();
+    };
     return { kind: "bins", values, label, edges, open, unit };
   }
 

@@ -65,6 +65,19 @@
     toString() {
       return this.denominator === 1n ? String(this.numerator) : this.numerator + "/" + this.denominator;
     }
+
+    /* As people write it: a decimal where it has one of at most 28 places, as in labels of bins. */
+    get decimal() {
+      for (let places = 0; places <= 28; places++) {
+        const ten = 10n ** BigInt(places);
+        if (ten % this.denominator !== 0n) continue;
+        const scaled = String((this.numerator < 0n ? -this.numerator : this.numerator) * (ten / this.denominator));
+        const digits = scaled.padStart(places + 1, "0"),
+          sign = this.numerator < 0n ? "-" : "";
+        return sign + digits.slice(0, digits.length - places) + (places ? "." + digits.slice(-places) : "");
+      }
+      return String(this);
+    }
   }
 
   function checkText(text, smallest, largest) {

@@ -218,7 +218,7 @@
     function choose(place) {
       // One object for the map's life: the map keeps the scale that it was made with.
       Object.assign(scale, fleetcount.colourScale(layers[place].top, layers[place].unit));
-      drawn.show(layers[place].values);
+      drawn.show(layers[place].values, null, layers[place].hatched);
       fleetcount.drawScale(at("map-scale"), scale);
       for (const button of buttons) button.setAttribute("aria-pressed", String(Number(button.value) === place));
     }
