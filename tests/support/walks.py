@@ -13,6 +13,7 @@ import tempfile
 import threading
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -105,12 +106,23 @@ def floors() -> dict[Path, int]:
     return {path: floor(path) for path in imports}
 
 
+async def every_thread() -> None:
+    """Let the loop's pool begin all of its threads: who finds none idle begins another, and that would be recorded.
+
+    So a walk is what runs on the loop and in threads that it begins itself, however busy the machine is.
+    """
+    most = ThreadPoolExecutor()._max_workers
+    all_there = threading.Barrier(most)
+    await asyncio.gather(*(asyncio.to_thread(all_there.wait) for _ in range(most)))
+
+
 async def device_walk() -> Walk:
     """From a device's truth to the bytes of both rounds at its transport."""
     world = Deployment(2)
     question = world.once()
     with tempfile.TemporaryDirectory() as place:
         device = world.device(Path(place) / "device.db", world.transport(world.offer(question)), truth="B")
+        await every_thread()
         with recorded() as walk:
             await device.answer()
     return walk
@@ -138,6 +150,7 @@ async def aggregator_walks() -> dict[str, Walk]:
         await network.advance_to(window.round_one_closes)
         for one, both in zip(devices, coins, strict=True):
             await one.send(one.second(*both))
+        await every_thread()
         with recorded() as walks["closed intake to signed record"]:
             await network.run_to_the_end(window)
         answer = await network.core(0).service.release(window.window_id)
