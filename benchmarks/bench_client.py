@@ -34,6 +34,7 @@ from fleetcount_mechanisms.accounting.charges import window_loss
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.renyi import pure_divergence
+from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
@@ -142,7 +143,7 @@ def charge_of(window: Window) -> Charge:
         signal=window.signal,
         asked_at=window.round_one_opens,
         asked_until=window.round_one_closes,
-        epsilon=window.design.ledger_loss.epsilon,
+        epsilon=ledger_loss_of(window.design).epsilon,
         exposure=window.design.exposure,
         answers=window.design.exposure,
         promise=_POLICY.promise,

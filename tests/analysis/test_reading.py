@@ -16,6 +16,7 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import predicted_sd
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import views_of
 from scipy.stats import binom, nbinom, norm
 
 from tests.support.cases import case
@@ -189,4 +190,4 @@ def test_a_law_of_noise_nobody_worked_out_is_taken_for_no_other(answer: Any) -> 
     with pytest.raises(RangeError, match="law of noise is unknown"):
         read(design, [1], LEVEL)
     with pytest.raises(MechanismError, match="noise is 'unknown'"):
-        design.views()
+        views_of(design)

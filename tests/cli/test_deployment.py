@@ -22,6 +22,7 @@ from fleetcount_aggregator.host.key_rotation import add_key, write_validities
 from fleetcount_aggregator.host.keys import Validity, load_store_key
 from fleetcount_client.assembly import trust_of
 from fleetcount_client.config import load_settings
+from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.channel.deny_list import sign_deny_list
 from fleetcount_protocol.ids import AggregatorId, Digest
@@ -271,7 +272,7 @@ def test_gaussian_noise_is_specified_by_variance_by_its_root_or_by_the_loss(
     assert ran.code == 0, ran.err
     window = read_question(deployed / "q.question").question
     assert (window.release.kind, window.release.noise_variance) == (ReleaseKind.GAUSSIAN, variance)
-    assert (window.design.epsilon, window.design.ledger_loss.delta) == (epsilon, Decimal("1E-9"))
+    assert (epsilon_of(window.design), ledger_loss_of(window.design).delta) == (epsilon, Decimal("1E-9"))
 
 
 @pytest.mark.parametrize(
@@ -307,7 +308,7 @@ def test_a_direct_question_gets_the_noise_its_epsilon_needs_and_no_more(
 
     assert ran.code == 0, ran.err
     design = read_question(deployed / "q.question").question.design
-    assert (design.noise.epsilon, design.epsilon) == (noise, 1)
+    assert (design.noise.epsilon, epsilon_of(design)) == (noise, 1)
 
 
 def test_the_published_loss_never_exceeds_the_epsilon_asked_for(fleetcount: Callable, deployed: Path) -> None:
@@ -320,7 +321,7 @@ def test_the_published_loss_never_exceeds_the_epsilon_asked_for(fleetcount: Call
         ran = fleetcount("question", "create", "--spec", "spec.toml", "--output", name, "--epsilon", epsilon)
 
         assert ran.code == 0, ran.err
-        loss = read_question(deployed / name).question.design.epsilon
+        loss = epsilon_of(read_question(deployed / name).question.design)
         assert loss is not None
         # The statement is rounded up at the fifth digit.
         assert Fraction(epsilon) * Fraction(99, 100) < Fraction(loss) < Fraction(epsilon) + Fraction(1, 10**5)

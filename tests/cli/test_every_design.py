@@ -22,6 +22,7 @@ from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, UniformBelow
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import epsilon_of, relation_of, views_of
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.release.record import decode_record, encode_record, noise_laws
 from fleetcount_protocol.window.domain import Categories, SquareGrid
@@ -118,7 +119,7 @@ def _scenario_shows(design: Design) -> None:
 
     assert asked.design == design
     assert [(one.epsilon, one.delta, one.text) for one in statement_of(asked)] == [
-        (view.epsilon, view.delta, view.sentence) for view in design.views()
+        (view.epsilon, view.delta, view.sentence) for view in views_of(design)
     ]
     for run in (0, 1):
         for name in ("estimates", "standard_errors", "low", "high"):
@@ -140,7 +141,7 @@ def _window_and_record_show(design: Design) -> None:
 
     reading, exact = read(design, outputs, LEVEL), exact_estimates(design, outputs)
     assert window.design == record.window.design == design
-    assert record.statement == design.views()
+    assert record.statement == views_of(design)
     assert [(law.law, law.parameters) for law in noise_laws(window)] == [
         (design.noise.name, design.noise.parameters)
     ] * design.aggregators
@@ -161,7 +162,7 @@ def _plan_shows(fleetcount: Callable, design: Design) -> None:
     rate = ["--sampling-rate", "1/4"] if design.rounds == 2 else []
     # The loss is rounded up: the noise for it is at least as weak, and at most by a step of its grid.
     law = ["--noise", "gaussian"] if isinstance(design.noise, GaussianNoise) else []
-    args = ["--epsilon", str(design.epsilon), "--aggregators", design.aggregators, *local, *rate, *law]
+    args = ["--epsilon", str(epsilon_of(design)), "--aggregators", design.aggregators, *local, *rate, *law]
 
     ran = fleetcount(
         "plan", "--devices", "400", "--values", design.values, "--mechanism", design.name, *args, "--explain"
@@ -172,7 +173,7 @@ def _plan_shows(fleetcount: Callable, design: Design) -> None:
     shown = float(ran.out.split(f"{name} ")[1 if law else 2].split()[0])
     assert shown == pytest.approx(float(value), abs=0.011 if law else 1.1e-3 if local else 3e-5)
     if abs(shown - float(value)) < 1e-9:
-        for view in design.views():
+        for view in views_of(design):
             assert f"{view.audience}: {view.sentence}" in ran.out
 
 
@@ -205,16 +206,16 @@ def test_several_zooms_are_the_same_in_scenario_window_record_and_plan(fleetcoun
 
     reading = read(design, outputs, LEVEL)
     assert window.design == record.window.design == asked.design == design
-    assert record.statement == design.views()
+    assert record.statement == views_of(design)
     assert [(one.epsilon, one.text) for one in statement_of(asked)] == [
-        (view.epsilon, view.sentence) for view in design.views()
+        (view.epsilon, view.sentence) for view in views_of(design)
     ]
     assert [cell.raw for cell in record.cells] == outputs
     assert [cell.estimate for cell in record.cells] == exact_estimates(design, outputs)
     assert [(cell.low, cell.high) for cell in record.cells] == list(zip(reading.low, reading.high, strict=True))
     law = ["--noise", "gaussian"] if isinstance(design.noise, GaussianNoise) else []
     rate = ["--sampling-rate", "1/4"] if design.rounds == 2 else []
-    args = ["--epsilon", str(design.epsilon), "--values", 16, "--zooms", 2, "--mechanism", design.name, *law, *rate]
+    args = ["--epsilon", str(epsilon_of(design)), "--values", 16, "--zooms", 2, "--mechanism", design.name, *law, *rate]
     ran = fleetcount("plan", "--devices", "400", *args)
     assert ran.code == 0, ran.err
     ((name, value),) = design.noise.parameters.items()
@@ -278,10 +279,10 @@ def test_a_mechanism_nobody_knew_is_asked_answered_released_simulated_and_planne
     assert opened_outputs(window) == slice(None)
     miss = law.probability(1, 0)
     assert [cell.estimate for cell in record.cells] == [(count - miss * 400) / law.keep for count in (80, 150, 50)]
-    assert record.statement == design.views()
-    assert (design.relation, design.exposure) == (Relation.ANY_VALUE, Fraction(1, 2))
+    assert record.statement == views_of(design)
+    assert (relation_of(design), design.exposure) == (Relation.ANY_VALUE, Fraction(1, 2))
     assert read_releases(asked, outcome).estimates.mean(axis=0) == pytest.approx([100] * 3, abs=8)
-    assert [one.text for one in statement_of(asked)] == [view.sentence for view in design.views()]
+    assert [one.text for one in statement_of(asked)] == [view.sentence for view in views_of(design)]
     assert ran.code == 0, ran.err
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from fleetcount.analyst.planning import plan_rows
 from fleetcount_mechanisms.planning import plan_sampling
+from fleetcount_mechanisms.statement import views_of
 from fleetcount_mechanisms.statement_words import plain_sentences
 
 GOOD = ("plan", "--devices", "100000", "--values", "4", "--epsilon", "1")
@@ -18,7 +19,7 @@ def test_a_plan_shows_error_smallest_count_and_every_adversary(fleetcount: Calla
     ran, short = fleetcount(*GOOD, "--explain"), fleetcount(*GOOD)
 
     planned = plan_sampling(100_000, 4, Fraction(1))
-    views = planned.design.views()
+    views = views_of(planned.design)
     assert not any(view.sentence in short.out for view in views)
     assert all(sentence in short.out for sentence in plain_sentences(planned.design, views))
     assert ran.code == 0

@@ -16,6 +16,7 @@ from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.renyi import pure_divergence
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.question.derive import window_at
@@ -35,7 +36,7 @@ def test_a_window_within_every_limit_is_allowed() -> None:
 
 def test_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
     window = WORLD.window()
-    epsilon = window.design.epsilon
+    epsilon = epsilon_of(window.design)
     assert epsilon is not None
 
     at = judge_window(open_policy(largest_epsilon=Fraction(epsilon)), window)
@@ -90,7 +91,7 @@ def vectors() -> Question:
 def test_a_vector_is_charged_for_a_value_that_moves_and_not_for_one_place() -> None:
     window, charge = window_at(vectors(), 0), charge_of(vectors(), open_policy())
 
-    assert (window.design.epsilon, charge.epsilon) == (Decimal("0.93471"), Decimal("1.77614"))
+    assert (epsilon_of(window.design), charge.epsilon) == (Decimal("0.93471"), Decimal("1.77614"))
     assert charge.relation is Relation.ANY_VALUE
     assert judge_window(open_policy(largest_epsilon=Fraction("1.77614")), window) is None
     refusal = judge_window(open_policy(largest_epsilon=Fraction("1.77613")), window)
@@ -410,14 +411,14 @@ def test_a_window_costs_its_public_epsilon_and_its_sampling_rate() -> None:
 
     cost = charge_of(question, open_policy())
 
-    assert (cost.epsilon, cost.exposure) == (window.design.epsilon, Fraction(1, 5))
+    assert (cost.epsilon, cost.exposure) == (epsilon_of(window.design), Fraction(1, 5))
     assert (cost.asked_at, cost.asked_until) == (window.round_one_opens, window.round_one_closes)
 
 
 def test_the_local_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
     response = KaryResponse.from_epsilon(Fraction(2), 3)
     window = WORLD.window(mode=Mode.RESPONSE, mechanism=response)
-    [local] = [view.epsilon for view in window.design.views() if view.adversary == "all_aggregators"]
+    [local] = [view.epsilon for view in views_of(window.design) if view.adversary == "all_aggregators"]
     assert local is not None
 
     def judged(limit: Fraction) -> str | None:
@@ -431,7 +432,7 @@ def test_the_local_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -
 
 def test_one_answer_under_a_coin_of_a_day_is_judged_without_its_coin() -> None:
     window, day = (WORLD.question(coin=coin) for coin in (Coin.WINDOW, Coin.DAY))
-    amplified, direct = window.design.epsilon, 2 * Fraction(1, 2)
+    amplified, direct = epsilon_of(window.design), 2 * Fraction(1, 2)
     assert amplified is not None
     policy = open_policy(largest_epsilon=(Fraction(amplified) + direct) / 2)
 

@@ -19,6 +19,7 @@ from fleetcount_client.policy import JoinRule, PolicyRefusal
 from fleetcount_client.private_places import PrivatePlaces, PrivateSignal
 from fleetcount_client.question_rows import QuestionState
 from fleetcount_mechanisms.answers import Relation
+from fleetcount_mechanisms.statement import epsilon_of
 from fleetcount_protocol.limits import SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import (
     Instalment,
@@ -147,7 +148,7 @@ async def test_a_question_beyond_the_budget_is_refused_as_a_whole_and_one_within
     world = Deployment()
     question = world.question()
     world.offers = [world.offer(question)]
-    one = question.design.epsilon
+    one = epsilon_of(question.design)
     assert one is not None
     three = world.device(
         tmp_path / "three.db", world.transport(), join=AUTO, policy=open_policy(total_epsilon=Fraction(one) * 7 / 2)

@@ -13,6 +13,7 @@ from fleetcount_client.policy import JoinRule
 from fleetcount_client.question_rows import WalkRecords
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import epsilon_of
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
@@ -95,7 +96,7 @@ async def test_a_device_follows_the_records_and_answers_none_to_the_end_of_a_wal
 async def test_the_whole_question_is_reserved_at_joining_every_level_a_window(tmp_path: Path) -> None:
     world = Deployment()
     question = walking(world)
-    one = question.design.epsilon
+    one = epsilon_of(question.design)
     assert one is not None
     little = open_policy(allow_direct=True, total_epsilon=Fraction(one) * 11 / 2)
     device = driven(world, tmp_path, question, {}, policy=little)

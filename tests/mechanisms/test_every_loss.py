@@ -18,6 +18,7 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
 
 from tests.support.nightly import NIGHTLY
 
@@ -219,7 +220,7 @@ def claims(design: Design) -> Iterator[tuple[str, Decimal | None, Decimal]]:
     sums = {truth: opened(answer, truth) for truth in truths(values)}
     tables = {t: plain(law) if isinstance(noise, NoNoise) else released(law, noise) for t, law in sums.items()}
     bare = {t: plain(law) for t, law in alone.items()}
-    for view in design.views():
+    for view in views_of(design):
         pairs = related(design, view.neighbours)
         if view.adversary in ("public_and_broker", "one_aggregator", "all_but_one_aggregators"):
             seen, laws = tables, sums
@@ -236,7 +237,7 @@ def claims(design: Design) -> Iterator[tuple[str, Decimal | None, Decimal]]:
         else:
             yield view.adversary, view.epsilon, worst(seen, pairs)
             assert view.delta == 0
-    charged = design.ledger_loss
+    charged = ledger_loss_of(design)
     if charged.epsilon is not None:
         yield "ledger", charged.epsilon, worst(tables, related(design, charged.relation.value))
 
@@ -266,7 +267,7 @@ def test_every_family_of_answers_is_recomputed() -> None:
 @pytest.mark.parametrize("noise", [Fraction(1, 100), Fraction(1), Fraction(10)], ids=str)
 def test_sets_of_s_values_lose_at_most_s_times_the_charge_of_a_value(flip: Fraction, noise: Fraction) -> None:
     design = Design(answer=MangatVector(flip, 3), noise=TwoSidedNoise(noise), values=3, aggregators=2)
-    charge = design.ledger_loss.epsilon
+    charge = ledger_loss_of(design).epsilon
     assert charge is not None
     with localcontext(DIGITS):
         truths_of_sets: list[Vector] = list(itertools.product((0, 1), repeat=3))
@@ -279,4 +280,4 @@ def test_sets_of_s_values_lose_at_most_s_times_the_charge_of_a_value(flip: Fract
 def test_a_place_of_the_vector_loses_less_than_a_value_that_moves() -> None:
     design = Design(answer=MangatVector(Fraction(1, 10), 3), noise=TwoSidedNoise(Fraction(1)), values=3, aggregators=2)
 
-    assert (design.epsilon, design.ledger_loss.epsilon) == (Decimal("0.93471"), Decimal("1.77614"))
+    assert (epsilon_of(design), ledger_loss_of(design).epsilon) == (Decimal("0.93471"), Decimal("1.77614"))

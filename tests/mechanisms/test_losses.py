@@ -33,7 +33,7 @@ from fleetcount_mechanisms.losses import (
 from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, RandomizedResponse, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_mechanisms.statement import AdversaryView
+from fleetcount_mechanisms.statement import AdversaryView, views_of
 
 GOLDEN: dict[str, Any] = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())
 CLOSE: dict[str, Any] = {"rel": 1e-9, "abs": 1e-12}
@@ -213,7 +213,7 @@ def views_by_slug(
     answer: SamplingDie | Truth | RandomizedResponse, noise: NoiseLaw, aggregators: int = 2
 ) -> dict[str, AdversaryView]:
     design = Design(answer=answer, noise=noise, values=answer.values, aggregators=aggregators)
-    return {view.adversary: view for view in design.views()}
+    return {view.adversary: view for view in views_of(design)}
 
 
 def test_the_views_of_the_binary_default_are_the_table_of_the_privacy_page() -> None:

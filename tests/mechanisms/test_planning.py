@@ -20,6 +20,7 @@ from fleetcount_mechanisms.planning import (
 )
 from fleetcount_mechanisms.responses import KaryResponse, TwoCoin
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import epsilon_of, views_of
 
 ROOT = Path(__file__).parents[2]
 GOLDEN: dict[str, Any] = json.loads((ROOT / "tests" / "golden" / "golden.json").read_text())
@@ -41,8 +42,8 @@ def test_the_defaults_are_the_profiles_of_the_privacy_page(
 
     assert plan.design.exposure == rate
     assert float(plan.design.noise.epsilon or 0) == pytest.approx(noise, abs=1e-3)
-    assert plan.design.epsilon is not None
-    assert epsilon - Fraction(1, 10**4) < plan.design.epsilon <= epsilon
+    assert epsilon_of(plan.design) is not None
+    assert epsilon - Fraction(1, 10**4) < epsilon_of(plan.design) <= epsilon
     assert [plan.sd(count) for count in (0, 100, 1000)] == pytest.approx(sds, abs=0.06)
 
 
@@ -86,7 +87,7 @@ def test_a_larger_rate_is_more_accurate_at_the_same_loss_and_reveals_more_to_all
     plans = [plan_sampling(10_000, 1, Fraction(1), 2, Fraction(rate, 20)) for rate in (1, 5, 9)]
 
     errors = [plan.sd(100) for plan in plans]
-    revealed = [next(v.delta for v in plan.design.views() if v.adversary == "all_aggregators") for plan in plans]
+    revealed = [next(v.delta for v in views_of(plan.design) if v.adversary == "all_aggregators") for plan in plans]
     assert errors == sorted(errors, reverse=True)
     assert revealed == [Decimal("0.05"), Decimal("0.25"), Decimal("0.45")]
 

@@ -6,6 +6,7 @@ from math import exp
 
 import pytest
 from fleetcount_mechanisms.accounting.question_statement import question_views
+from fleetcount_mechanisms.statement import views_of
 from fleetcount_mechanisms.statement_words import plain_sentences
 
 from tests.support.protocol_samples import every_window
@@ -19,7 +20,7 @@ POWER = re.compile(r"(?:a factor of ([0-9.]+) \()?e\^([0-9.]+)")
 @pytest.mark.parametrize("name", sorted(WINDOWS))
 def test_one_or_two_sentences_round_every_number_up(name: str) -> None:
     design = WINDOWS[name].design
-    views = design.views()
+    views = views_of(design)
 
     public, together = plain_sentences(design, views)
 
@@ -37,7 +38,7 @@ def test_one_or_two_sentences_round_every_number_up(name: str) -> None:
 def test_what_has_one_direction_says_that_the_other_has_no_bound() -> None:
     mangat, exact = WINDOWS["mangat"].design, QUESTION["one_sided"]
 
-    noised, opened = plain_sentences(mangat, mangat.views())
+    noised, opened = plain_sentences(mangat, views_of(mangat))
     window, _ = plain_sentences(exact.design, question_views(exact.design, exact.shape, exact.delta))
 
     assert "no bound" not in noised
@@ -68,7 +69,7 @@ def test_a_window_speaks_of_one_answer_and_of_all_of_them(name: str) -> None:
 def test_exact_counts_are_called_exact() -> None:
     design = WINDOWS["sampling_exact"].design
 
-    public, _ = plain_sentences(design, design.views())
+    public, _ = plain_sentences(design, views_of(design))
 
     assert public.startswith("The counts are exact: ")
     assert public.endswith("learns a device's answer with probability 0.25.")

@@ -21,6 +21,7 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSid
 from fleetcount_mechanisms.planning import plan_question
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import epsilon_of, views_of
 
 
 def grid(columns: int, rows: int, zooms: int) -> Levels:
@@ -43,10 +44,6 @@ def zoomed(answer: AnswerLaw, noise: NoiseLaw, zooms: Levels | None) -> Design:
     return Design(
         answer=answer, noise=noise, values=answer.values, aggregators=2, levels=zooms or Levels(answer.values)
     )
-
-
-def even(levels: Levels) -> Spread:
-    return Spread(levels=levels, ratios=(Fraction(1),) * (levels.count - 1))
 
 
 def places(zooms: Levels, truth: int) -> set[tuple[int, int, int]]:
@@ -108,7 +105,7 @@ def test_what_has_no_zooms_is_refused_by_name() -> None:
         zoomed(die(8), NoNoise(), ZOOMS)
     for law in (TwoSidedNoise, GaussianNoise):
         with pytest.raises(MechanismError, match="levels is 2 of answers by k-ary"):
-            noise_for(answer_named("k-ary", 8, epsilon_local=Fraction(1)), Fraction(1, 2), law, even(ZOOMS))
+            noise_for(answer_named("k-ary", 8, epsilon_local=Fraction(1)), Fraction(1, 2), law, Spread(levels=ZOOMS))
 
 
 def test_a_design_opens_the_numbers_of_all_zooms() -> None:
@@ -164,7 +161,7 @@ def test_the_statement_of_geometric_noise_is_the_largest_ratio(
 ) -> None:
     """Ratios of geometric numbers that move by at most one are extreme within one of 0."""
     noise, answer = TwoSidedNoise(epsilon), Truth(8) if rate == 1 else die(8, rate)
-    claimed = float(zoomed(answer, noise, zooms).epsilon or 0)
+    claimed = float(epsilon_of(zoomed(answer, noise, zooms)) or 0)
 
     worst = 0.0
     for one, two in itertools.permutations(range(9), 2):
@@ -185,15 +182,15 @@ def test_one_sided_noise_counts_once_a_zoom(side: str) -> None:
         worst = float(np.log(first[first > 0] / second[first > 0]).max())
 
     assert worst == pytest.approx(1.4)
-    assert (design.epsilon, unit_pure(design, 3)) == (Decimal("1.40000"), 3 * Fraction(14, 10))
-    assert "epsilon 1.40000" in design.views()[0].sentence
+    assert (epsilon_of(design), unit_pure(design, 3)) == (Decimal("1.40000"), 3 * Fraction(14, 10))
+    assert "epsilon 1.40000" in views_of(design)[0].sentence
 
 
 @pytest.mark.parametrize("rate", [RATE, Fraction(1)], ids=str)
 def test_the_statement_of_gaussian_noise_is_above_the_truth(rate: Fraction) -> None:
     noise, answer = GaussianNoise(Fraction(3, 2)), Truth(8) if rate == 1 else die(8, rate)
-    view = zoomed(answer, noise, ZOOMS).views()[0]
-    plain = zoomed(answer, noise, None).views()[0]
+    view = views_of(zoomed(answer, noise, ZOOMS))[0]
+    plain = views_of(zoomed(answer, noise, None))[0]
     claimed, below = float(view.epsilon or 0), float(plain.epsilon or 0)
 
     for one, two in ((1, 3), (1, 2), (1, 0), (0, 1)):
@@ -220,37 +217,37 @@ def test_planned_noise_keeps_the_promise_over_all_zooms_and_no_weaker_one_does(
 ) -> None:
     target = Fraction(1)
 
-    noise = noise_for(answer, target, law, even(ZOOMS))
-    planned = plan_question(400, answer, target, noise=law, spread=even(ZOOMS)).design
+    noise = noise_for(answer, target, law, Spread(levels=ZOOMS))
+    planned = plan_question(400, answer, target, noise=law, spread=Spread(levels=ZOOMS)).design
 
     weaker = GaussianNoise(noise.variance - Fraction(1, 100)) if isinstance(noise, GaussianNoise) else None
     if weaker is None:
         weaker = type(noise)(noise.epsilon + Fraction(2, 10**6))  # type: ignore[union-attr, operator]
     assert planned.noise == noise
-    assert (planned.epsilon or 9) <= target < (zoomed(answer, weaker, ZOOMS).epsilon or 9)
+    assert (epsilon_of(planned) or 9) <= target < (epsilon_of(zoomed(answer, weaker, ZOOMS)) or 9)
 
 
 def test_the_statement_says_how_many_zooms_are_seen_and_others_are_as_before() -> None:
     noise = TwoSidedNoise(Fraction(1))
     for answer in (Truth(8), die(8)):
         plain, several = zoomed(answer, noise, None), zoomed(answer, noise, ZOOMS)
-        assert all("zoom" not in view.sentence for view in plain.views())
-        told = [view for view in several.views() if "released counts of 2 zooms" in view.sentence]
+        assert all("zoom" not in view.sentence for view in views_of(plain))
+        told = [view for view in views_of(several) if "released counts of 2 zooms" in view.sentence]
         assert [view.adversary for view in told][:3] == [
             "public_and_broker",
             "one_aggregator",
             "all_but_one_aggregators",
         ]
         # What all aggregators see, and one message alone, is no more than before: a device still reports once.
-        rest = [view for view in several.views() if view not in told]
-        assert rest == [view for view in plain.views() if view.adversary in {one.adversary for one in rest}]
+        rest = [view for view in views_of(several) if view not in told]
+        assert rest == [view for view in views_of(plain) if view.adversary in {one.adversary for one in rest}]
 
 
 def test_a_leaked_coin_leaves_the_direct_loss_of_all_zooms() -> None:
     noise = TwoSidedNoise(Fraction(1))
-    leaked = next(one for one in zoomed(die(32), noise, DEEP).views() if one.adversary == "sampled_bit_leaked")
+    leaked = next(one for one in views_of(zoomed(die(32), noise, DEEP)) if one.adversary == "sampled_bit_leaked")
 
-    assert leaked.epsilon == zoomed(Truth(32), noise, DEEP).epsilon == Decimal("6.00000")
+    assert leaked.epsilon == epsilon_of(zoomed(Truth(32), noise, DEEP)) == Decimal("6.00000")
 
 
 # What ledgers add up, and a question.
@@ -289,7 +286,7 @@ def test_no_charge_is_below_the_divergence_of_the_numbers(rate: Fraction, noise:
 def test_the_noise_of_a_question_keeps_its_promise_over_all_zooms() -> None:
     shape, promise = ScheduleShape(units=(1,) * 24, days=(24,)), (Fraction(4), Fraction(1, 10**6))
 
-    noise = noise_for_promise(Truth(32), shape, *promise, spread=even(DEEP))
+    noise = noise_for_promise(Truth(32), shape, *promise, spread=Spread(levels=DEEP))
 
     plain = noise_for_promise(Truth(32), ScheduleShape(units=(1,) * 72, days=(72,)), *promise)
     assert noise == plain
@@ -306,3 +303,12 @@ def test_stated_losses_grow_with_the_zooms() -> None:
                 for zooms in (1, 2, 3, 4)
             ]
             assert found == sorted(set(found))
+
+
+def test_geometric_noise_is_not_solved_for_a_total_whose_price_it_would_not_count() -> None:
+    asked = Spread(levels=Levels(9, total=True))
+
+    assert noise_for(Truth(9), Fraction(1), GaussianNoise, asked).variance > 0
+    for law in (TwoSidedNoise, OneSidedNoise):
+        with pytest.raises(MechanismError, match="a total is asked under geometric noise"):
+            noise_for(Truth(9), Fraction(1), law, asked)

@@ -45,7 +45,7 @@ from fleetcount_mechanisms.sparse_vector import (
     SanitizedSparseVector,
     sanitized_law,
 )
-from fleetcount_mechanisms.statement import AdversaryView
+from fleetcount_mechanisms.statement import AdversaryView, views_of
 
 from tests.support.audit import (
     View,
@@ -125,8 +125,8 @@ def release_sampler(die: SamplingDie, noise: Fraction, truth: int, seed: int) ->
     return sample
 
 
-def views_of(answer: AnswerLaw, noise: NoiseLaw) -> tuple[AdversaryView, ...]:
-    return Design(answer=answer, noise=noise, values=answer.values, aggregators=2).views()
+def two_party_views(answer: AnswerLaw, noise: NoiseLaw) -> tuple[AdversaryView, ...]:
+    return views_of(Design(answer=answer, noise=noise, values=answer.values, aggregators=2))
 
 
 def claim_of(views: Iterable[object], adversary: str) -> float:
@@ -136,7 +136,7 @@ def claim_of(views: Iterable[object], adversary: str) -> float:
 
 def release_view(name: str, adversary: str, die: SamplingDie, noise: Fraction, rate: Fraction | None = None) -> View:
     truths = (1, 0) if die.values == 1 else (1, 2)
-    views = views_of(die, TwoSidedNoise(noise))
+    views = two_party_views(die, TwoSidedNoise(noise))
     samplers = [release_sampler(die, noise, truth, 40 + truth) for truth in truths] if rate is None else []
     return View(
         name=name,
@@ -169,7 +169,7 @@ def response_view(name: str, response: RandomizedResponse, truths: tuple[int, in
         name=name,
         first=laws[0],
         second=laws[1],
-        claim=claim_of(views_of(response, NoNoise()), "one_answer_alone"),
+        claim=claim_of(two_party_views(response, NoNoise()), "one_answer_alone"),
         one_sided=one_sided,
         samplers=tuple(sampler(truth) for truth in truths),
     )
@@ -220,7 +220,7 @@ def message_view(name: str, die: SamplingDie, truths: tuple[int, int]) -> View:
         name=name,
         first=laws[0],
         second=laws[1],
-        claim=claim_of(views_of(die, TwoSidedNoise(Fraction(1))), "one_round_two_message"),
+        claim=claim_of(two_party_views(die, TwoSidedNoise(Fraction(1))), "one_round_two_message"),
         samplers=tuple(sampler(truth) for truth in truths),
     )
 
@@ -281,7 +281,7 @@ def direct_view(name: str, noise: Fraction, values: int) -> View:
     cells = min(values, 2)
     truths = (1, 0) if values == 1 else (1, 2)
     laws = [product(*[noisy(noise, int(cell == t)) for cell in range(1, cells + 1)]) for t in truths]
-    claim = claim_of(views_of(Truth(values), TwoSidedNoise(noise)), "all_but_one_aggregators")
+    claim = claim_of(two_party_views(Truth(values), TwoSidedNoise(noise)), "all_but_one_aggregators")
     return View(name=name, first=laws[0], second=laws[1], claim=claim)
 
 
@@ -528,7 +528,7 @@ def linked_pair_view() -> View:
         source = SeededRandom(56 + truth)
         return lambda count: [tuple(toss(BINARY, truth, source)[:2]) for _ in range(count)]
 
-    delta = next(v.delta for v in views_of(BINARY, TwoSidedNoise(NOISE_ONE)) if v.adversary == "all_aggregators")
+    delta = next(v.delta for v in two_party_views(BINARY, TwoSidedNoise(NOISE_ONE)) if v.adversary == "all_aggregators")
     return View(
         name="both rounds of one device",
         first=laws[0],
@@ -541,7 +541,7 @@ def linked_pair_view() -> View:
 
 def exact_difference_view() -> View:
     rate = BINARY.sampling_rate
-    delta = next(v.delta for v in views_of(BINARY, NoNoise()) if v.adversary == "public_and_broker")
+    delta = next(v.delta for v in two_party_views(BINARY, NoNoise()) if v.adversary == "public_and_broker")
     return View(
         name="exact difference published",
         first={1: rate, 0: 1 - rate},

@@ -14,6 +14,7 @@ from fleetcount_aggregator.release.record import WindowTerms
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.statement import views_of
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.question import Question
@@ -78,7 +79,7 @@ def _record(window: Window, truth: Counts, seed: int, link: ChainLink) -> Releas
         for place in range(truth.size)
     )
     return ReleaseRecord(
-        window=window, cells=cells, statement=design.views(), released_at=window.round_two_closes, chain=link
+        window=window, cells=cells, statement=views_of(design), released_at=window.round_two_closes, chain=link
     )
 
 

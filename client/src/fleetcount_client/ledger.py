@@ -26,6 +26,7 @@ from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.question import Question
 
@@ -422,7 +423,7 @@ class _Cost:
             asked_at=opens(windows[0]),
             asked_until=until,
             counts_until=opens(windows[0]) if at_once else until,
-            epsilon=design.ledger_loss.epsilon if pure else None,
+            epsilon=ledger_loss_of(design).epsilon if pure else None,
             exposure=exposure.chance,
             answers=exposure.answers,
             relation=charge_relation(design),

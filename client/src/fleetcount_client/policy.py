@@ -65,7 +65,9 @@ def cost_of(window: Window) -> WindowCost:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _cost(named: _ById) -> WindowCost:
-    return WindowCost(loss=named.window.design.ledger_loss, exposure=named.window.design.exposure)
+    from fleetcount_mechanisms.statement import ledger_loss_of  # With the first window: a start does without.
+
+    return WindowCost(loss=ledger_loss_of(named.window.design), exposure=named.window.design.exposure)
 
 
 ALL_AGGREGATORS: Final = "all_aggregators"
@@ -196,7 +198,9 @@ def judge_question(policy: OwnerPolicy, question: "Question", window: Window) ->
     refusal = judge_window(policy, window)
     if refusal is not None or question.coin is Coin.WINDOW:
         return refusal
-    known = [view.epsilon for view in window.design.views() if view.adversary == "sampled_bit_leaked"]
+    from fleetcount_mechanisms.statement import views_of  # As above.
+
+    known = [view.epsilon for view in views_of(window.design) if view.adversary == "sampled_bit_leaked"]
     if known and all(e is not None and Fraction(e) <= policy.largest_epsilon for e in known):
         return None
     shown = ", ".join("not finite" if e is None else str(e) for e in known) or "not stated"
@@ -279,7 +283,9 @@ def _local_epsilon(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
     # together see the answer behind the coins alone.
     if not window.design.device_randomizes:
         return None
-    views = [view.epsilon for view in window.design.views() if view.adversary == ALL_AGGREGATORS]
+    from fleetcount_mechanisms.statement import views_of  # As above.
+
+    views = [view.epsilon for view in views_of(window.design) if view.adversary == ALL_AGGREGATORS]
     if views and all(e is not None and Fraction(e) <= policy.largest_local_epsilon for e in views):
         return None
     shown = ", ".join("not finite" if e is None else str(e) for e in views) or "not stated"

@@ -6,12 +6,12 @@ hold a time, a key or a signal: these belong to the window.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 from fleetcount_mechanisms.answers import (
     AnswerForm,
@@ -27,16 +27,9 @@ from fleetcount_mechanisms.levels import Levels, Move, drawn_at_once, scaled, wo
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
 
-if TYPE_CHECKING:  # Loaded by `views`: a device that starts needs neither a statement nor its exact logarithms.
-    from fleetcount_mechanisms.statement import AdversaryView
-
 FEWEST_AGGREGATORS: Final = 2
 MOST_AGGREGATORS: Final = 5
 """How many aggregators a question has, everywhere: windows, plans and scenarios."""
-
-_RELATIONS: Final = {"one-cell": Relation.ANY_VALUE, "two-cell": Relation.ANY_VALUE} | {it.value: it for it in Relation}
-"""The relation of each change a view is about; `Neighbours` are the two ways in which a value moves counts of cells."""
-
 
 _CELLS: Final = Levels(1)
 """The cells alone, of whichever V a design has."""
@@ -270,71 +263,32 @@ class Design:
         hit, miss = self.channel
         return hit - miss
 
-    def views(self) -> "tuple[AdversaryView, ...]":
-        """Return the privacy statement: what each adversary could learn, one view an adversary, the public first."""
-        return self._views
-
-    @cached_property
-    def _views(self) -> "tuple[AdversaryView, ...]":
-        from fleetcount_mechanisms.statement import views_of  # Imported here: see TYPE_CHECKING above.
-
-        return views_of(self)
-
-    @property
-    def epsilon(self) -> Decimal | None:
-        """The loss of the published result for `relation`, rounded up; None when it has no finite one."""
-        return self.views()[0].epsilon
-
-    @property
-    def relation(self) -> Relation:
-        """For which change of a device's truth `epsilon` holds.
-
-        Raises:
-            MechanismError: the public view is about a change that belongs to no relation of ledgers.
-        """
-        named = self.views()[0].neighbours
-        if named not in _RELATIONS:
-            raise MechanismError(f"neighbours is {named!r}, allowed: {', '.join(_RELATIONS)}")
-        return _RELATIONS[named]
-
-    @cached_property
-    def ledger_loss(self) -> LedgerLoss:
-        """What ledgers charge: the loss of any value replaced by any other, where there is one."""
-        if self.relation is not Relation.ANY_BIT:
-            stated = Decimal(0) if self.epsilon is None else self.views()[0].delta
-            return LedgerLoss(epsilon=self.epsilon, relation=self.relation, delta=stated)
-        from fleetcount_mechanisms.losses import stated_loss  # Imported here: see TYPE_CHECKING above.
-        from fleetcount_mechanisms.randomness import rounded_up
-        from fleetcount_mechanisms.statement import delta_up
-
-        loss, delta = stated_loss(self, any_value=True)
-        return LedgerLoss(epsilon=rounded_up(loss), relation=Relation.ANY_VALUE, delta=delta_up(delta))
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
     """How the noise of every level follows from that of the cells, as a question asks for it before it is solved for.
 
     `ratios` has for each coarser level its noise against that of the cells: variances are multiplied by it, epsilons
-    divided. `own_total` is the total's noise where the question names it; then it has no ratio.
+    divided; without them every level has the noise of the cells.
 
     Raises:
         MechanismError: not one ratio above 0 for each coarser level.
     """
 
     levels: Levels
-    ratios: tuple[Fraction, ...] = field(default=())
-    own_total: NoiseLaw | None = None
+    ratios: tuple[Fraction, ...] = ()
 
     def __post_init__(self) -> None:
         """Check the number of ratios."""
-        wanted = self.levels.count - 1 - (self.own_total is not None)
+        wanted = self.levels.count - 1
+        if not self.ratios:
+            object.__setattr__(self, "ratios", (Fraction(1),) * wanted)
         if len(self.ratios) != wanted or any(one <= 0 for one in self.ratios):
             raise MechanismError(f"there are {len(self.ratios)} ratios of noise, allowed: {wanted}, all above 0")
 
     @property
     def cells_share(self) -> Fraction:
-        """The part of the budget that the cells have among the zooms; the total's part is not counted."""
+        """The part of the budget that the cells have among the zooms; a total's part is not counted."""
         zooms = self.ratios[: len(self.levels.sides) - 1]
         return 1 / (1 + sum((1 / ratio for ratio in zooms), Fraction(0)))
 
@@ -345,17 +299,15 @@ class Spread:
 
     def coarser(self, noise: NoiseLaw) -> tuple[NoiseLaw, ...]:
         """Return the noise of every level above the cells, whose own is `noise`."""
-        found = [scaled(noise, ratio) for ratio in self.ratios]
-        return (*found, *(() if self.own_total is None else (self.own_total,)))
+        return tuple(scaled(noise, ratio) for ratio in self.ratios)
 
     def design(self, answer: AnswerLaw, noise: NoiseLaw, aggregators: int = FEWEST_AGGREGATORS) -> Design:
         """Return the design of these levels, `noise` being that of the cells."""
-        coarser = self.coarser(noise)
         return Design(
             answer=answer,
             noise=noise,
             values=answer.values,
             aggregators=aggregators,
             levels=self.levels,
-            coarser=coarser,
+            coarser=self.coarser(noise),
         )

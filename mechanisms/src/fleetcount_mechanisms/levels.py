@@ -8,13 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby, pairwise
-from typing import Final
 
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
-from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
-
-_LARGEST_EPSILON: Final = 10
-"""The epsilon of the weakest geometric noise that a question allows."""
+from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,9 +172,9 @@ def scaled(noise: NoiseLaw, ratio: Fraction) -> NoiseLaw:
 
         return GaussianNoise(max(noise.variance * ratio, SMALLEST_VARIANCE))
     if isinstance(noise, TwoSidedNoise):
-        return TwoSidedNoise(min(noise.epsilon / ratio, Fraction(_LARGEST_EPSILON)))
+        return TwoSidedNoise(min(noise.epsilon / ratio, Fraction(LARGEST_PLANNED_EPSILON)))
     if isinstance(noise, OneSidedNoise):
-        return OneSidedNoise(min(noise.epsilon / ratio, Fraction(_LARGEST_EPSILON)), noise.direction)
+        return OneSidedNoise(min(noise.epsilon / ratio, Fraction(LARGEST_PLANNED_EPSILON)), noise.direction)
     raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose levels may differ")
 
 

@@ -31,7 +31,7 @@ from fleetcount_mechanisms.gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
 from fleetcount_mechanisms.gaussian_losses import gaussian_loss
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.moves import moves_pure
-from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import float_up, fraction_down, near_exp, near_log, near_sqrt, rounded_up
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -286,8 +286,6 @@ def release_sd(count: int, sampling_rate: Fraction | float, noise_epsilon: Fract
     return sqrt(sampling_sd(count, rate) ** 2 + noise_variance / rate**2)
 
 
-LARGEST_PLANNED_EPSILON: Final = 10
-"""The largest noise epsilon that is planned and that a question allows: a larger target gets this noise."""
 _RESPONSE_GRID: Final = 1000
 _VARIANCE_GRID: Final = 100
 _PLACES: Final = 5
@@ -307,15 +305,16 @@ def noise_for(
 
     Raises:
         MechanismError: a target not in (0, 100], or too small for the grid; several levels of answers that devices
-            randomize.
+            randomize, or a total with geometric noise, for which nothing is solved yet.
         InfeasibleTargetError: no noise on this response reaches the target.
     """
     parts = Spread(levels=Levels(answer.values)) if spread is None else spread
     require_levels(answer, parts.levels.count)
     if law is GaussianNoise:
         return _gaussian_for(answer, require_positive("epsilon", epsilon), parts)
-    own = parts.own_total.epsilon if isinstance(parts.own_total, TwoSidedNoise) else None
-    return geometric_for(answer, epsilon, law is OneSidedNoise, parts.cells_share, own)
+    if parts.levels.total:
+        raise MechanismError("a total is asked under geometric noise, allowed: Gaussian noise, or no total")
+    return geometric_for(answer, epsilon, law is OneSidedNoise, parts.cells_share)
 
 
 def geometric_for(
@@ -323,9 +322,8 @@ def geometric_for(
     epsilon: Fraction,
     one_sided: bool,
     share: Fraction = Fraction(1),
-    total: Fraction | None = None,
 ) -> TwoSidedNoise | OneSidedNoise:
-    """Return the weakest geometric noise of cells that have `share` of the zooms' budget, `total` that of a total.
+    """Return the weakest geometric noise of cells that have `share` of the zooms' budget.
 
     Raises:
         MechanismError, InfeasibleTargetError: as `noise_for`.
@@ -336,9 +334,8 @@ def geometric_for(
     if kind_of(answer).form not in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
         return TwoSidedNoise(_response_noise(answer, target))
     needed = noise_epsilon_for(target, channel_of(answer)[0], neighbours_of(answer.values))
-    # A value that comes moves a number of every zoom and the total; the numbers that move lose together (F1).
-    most = needed if total is None else min(needed, target - total)
-    each = Fraction(floor(most * share * NOISE_GRID), NOISE_GRID)
+    # A value that comes moves a number of every zoom; the numbers that move lose together (F1).
+    each = Fraction(floor(needed * share * NOISE_GRID), NOISE_GRID)
     if each <= 0:
         raise MechanismError(f"the cells have a share of {share}, allowed: a noise epsilon of 1/{NOISE_GRID} for them")
     return TwoSidedNoise(min(each, Fraction(LARGEST_PLANNED_EPSILON)))

@@ -15,6 +15,8 @@ from fleetcount_mechanisms.randomness import RandomSource
 
 LARGEST_NOISE_EPSILON: Final = 100
 """The epsilon of the weakest geometric noise; a question allows at most 10."""
+LARGEST_PLANNED_EPSILON: Final = 10
+"""The largest noise epsilon that is planned and that a question allows: a larger target gets this noise."""
 
 _FLAT_VARIANCE: Final = 4
 """From here on the variance of N_Z(0, s) is s to a relative error below 1e-30 (Poisson summation)."""

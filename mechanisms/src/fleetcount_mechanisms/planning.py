@@ -21,6 +21,7 @@ from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import epsilon_of, views_of
 
 MESSAGE_EPSILON_TO_WARN: Final = 2
 RELEASE_EPSILON_TO_WARN: Final = 2
@@ -211,15 +212,16 @@ def plan_question(
 
 def _warnings(plan: Plan) -> tuple[str, ...]:
     design, found = plan.design, list[str]()
-    alone = next((view.epsilon for view in design.views() if view.adversary in _ONE_MESSAGE), None)
+    alone = next((view.epsilon for view in views_of(design) if view.adversary in _ONE_MESSAGE), None)
     if alone is not None and alone > MESSAGE_EPSILON_TO_WARN:
         what = "one round-two message" if design.rounds == 2 else "one answer"
         found.append(
             f"{what} alone loses {alone:.2f}, more than {MESSAGE_EPSILON_TO_WARN}: "
             "a smaller sampling rate or fewer values would lose less"
         )
-    if design.epsilon is not None and design.epsilon > RELEASE_EPSILON_TO_WARN:
-        found.append(f"the release loses {design.epsilon}, more than {RELEASE_EPSILON_TO_WARN}: a weak promise")
+    lost = epsilon_of(design)
+    if lost is not None and lost > RELEASE_EPSILON_TO_WARN:
+        found.append(f"the release loses {lost}, more than {RELEASE_EPSILON_TO_WARN}: a weak promise")
     if design.exposure >= _HALF and design.rounds == 2:
         found.append(f"the sampling rate is {design.exposure}: all aggregators together see most truths")
     if plan.smallest_count_seen is None:

@@ -7,10 +7,11 @@ up. p is the sampling rate, e1 the epsilon of each aggregator's geometric noise.
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import lru_cache
 from typing import Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, kind_of
-from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.design import Design, LedgerLoss
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.losses import (
@@ -28,6 +29,10 @@ _PLACES: Final = 5
 _DELTA_PLACES: Final = 9
 """A stated delta is a billionth (`gaussian_losses`)."""
 _NONE: Final = Decimal("0.00000")
+
+
+_RELATIONS: Final = {"one-cell": Relation.ANY_VALUE, "two-cell": Relation.ANY_VALUE} | {it.value: it for it in Relation}
+"""The relation of each change a view is about; `Neighbours` are the two ways in which a value moves counts of cells."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,8 +64,10 @@ class AdversaryView:
 _Views = tuple[AdversaryView, ...]
 
 
+# A loss is exact arithmetic, some milliseconds, and many ask of one design.
+@lru_cache(maxsize=256)
 def views_of(design: Design) -> _Views:
-    """Return what each adversary could learn of one device from one release, the public first.
+    """Return the privacy statement of one release: what each adversary could learn of one device, the public first.
 
     Raises:
         MechanismError: a law of noise whose promise is not worked out.
@@ -75,6 +82,33 @@ def views_of(design: Design) -> _Views:
     if design.form is AnswerForm.TRUTH:
         return *covered, _all_aggregators(Fraction(1), design.aggregators, neighbours_of(design.values).value)
     return _response(design.answer, covered, design.aggregators)
+
+
+def epsilon_of(design: Design) -> Decimal | None:
+    """Return the loss of the published result for `relation_of` it, rounded up; None when it has no finite one."""
+    return views_of(design)[0].epsilon
+
+
+def relation_of(design: Design) -> Relation:
+    """Return for which change of a device's truth the epsilon of the published result holds.
+
+    Raises:
+        MechanismError: the public view is about a change that belongs to no relation of ledgers.
+    """
+    named = views_of(design)[0].neighbours
+    if named not in _RELATIONS:
+        raise MechanismError(f"neighbours is {named!r}, allowed: {', '.join(_RELATIONS)}")
+    return _RELATIONS[named]
+
+
+def ledger_loss_of(design: Design) -> LedgerLoss:
+    """Return what ledgers charge: the loss of any value replaced by any other, where there is one."""
+    relation, public = relation_of(design), views_of(design)[0]
+    if relation is not Relation.ANY_BIT:
+        stated = Decimal(0) if public.epsilon is None else public.delta
+        return LedgerLoss(epsilon=public.epsilon, relation=relation, delta=stated)
+    loss, delta = stated_loss(design, any_value=True)
+    return LedgerLoss(epsilon=rounded_up(loss), relation=Relation.ANY_VALUE, delta=delta_up(delta))
 
 
 def delta_up(delta: Fraction) -> Decimal:

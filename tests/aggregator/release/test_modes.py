@@ -15,6 +15,7 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw
 from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.messages import Receipt, ReleaseAnswer, WindowState
 from fleetcount_protocol.release import ReleaseRecord, decode_record
@@ -92,7 +93,7 @@ async def test_a_release_with_gaussian_noise_is_drawn_opened_and_recorded_as_suc
     assert opened == [true + one + two for true, one, two in zip((0, 1, 2), *drawn, strict=True)]
     assert {(law.law, law.parameters["variance"]) for law in record.noise} == {("discrete Gaussian", Fraction(9))}
     assert record.statement[0].epsilon == Decimal("0.69315")
-    assert window.design.ledger_loss.pure
+    assert ledger_loss_of(window.design).pure
 
 
 async def test_a_gaussian_release_is_taken_where_its_delta_fits() -> None:
@@ -106,7 +107,7 @@ async def test_a_gaussian_release_is_taken_where_its_delta_fits() -> None:
     roomy = Network(2, limits=Limits(smallest_min_batch_size=2))
     await roomy.start_all()
     window = await roomy.ask(values=3, release=gaussian)
-    assert not window.design.ledger_loss.pure
+    assert not ledger_loss_of(window.design).pure
 
 
 async def test_k_ary_responses_are_one_hot() -> None:

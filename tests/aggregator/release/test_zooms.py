@@ -11,6 +11,7 @@ from fleetcount_aggregator.release.record import build_record, same_record
 from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.fields import Participants
@@ -95,7 +96,7 @@ async def test_the_ledger_of_an_aggregator_is_debited_for_every_zoom() -> None:
     with pytest.raises(QuestionError, match=r"epsilon"):
         await network.ask(**direct)
     window = await network.ask(**{**direct, "release": replace(ZOOMED, coarser=())})
-    assert window.design.ledger_loss.epsilon == Decimal("1.00000")
+    assert ledger_loss_of(window.design).epsilon == Decimal("1.00000")
 
 
 async def test_what_several_zooms_tell_is_not_computed_and_so_refused_under_a_limit() -> None:

@@ -23,10 +23,10 @@ from fleetcount_evidence.audit.noise_checks import LEAST_P_VALUE, check_noise, c
 from fleetcount_evidence.audit.questions import AuditedDesign, neighbouring_truths, questions
 from fleetcount_evidence.audit.run import Line, attack_questions, run_audit
 from fleetcount_evidence.audit.views import OBSERVATIONS, observation_of
-from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_mechanisms.statement import views_of
 from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_one_hot, prio3_two_round
 from fleetcount_simulator.errors import ScenarioError
@@ -92,20 +92,20 @@ def test_every_design_view_and_number_of_aggregators_is_audited() -> None:
 
     assert audited >= known
     assert sides == {"up", "down"}
-    assert {view.adversary for one in asked for view in one.design.views()} == set(OBSERVATIONS)
+    assert {view.adversary for one in asked for view in views_of(one.design)} == set(OBSERVATIONS)
     assert sum(one.share for one in asked) == 1
 
 
 def test_a_line_that_nobody_attacks_fails_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = question("sampling")
-    view = asked.design.views()[0]
+    view = views_of(asked.design)[0]
 
     with pytest.raises(ScenarioError, match="'the_moon'"):
         observation_of(dataclasses.replace(view, adversary="the_moon"))
     with pytest.raises(ScenarioError, match="'any-day'"):
         neighbouring_truths(asked, "any-day")
     views = (dataclasses.replace(view, adversary="the_moon"),)
-    monkeypatch.setattr(Design, "views", lambda _: views)
+    monkeypatch.setattr("fleetcount_evidence.audit.run.views_of", lambda _: views)
     with pytest.raises(ScenarioError, match="'the_moon'"):
         attacked(asked, 1000)
 
@@ -236,7 +236,7 @@ def test_bugs_in_gaussian_noise_fail_its_checks(plant: Callable[[Plant], None], 
 def test_a_sixteenth_of_the_gaussian_variance_breaks_claims_at_their_delta(plant: Callable[[Plant], None]) -> None:
     """The claim is one at delta 1e-9, which only a far weaker noise breaks in so few trials."""
     asked = question("direct", noise="discrete Gaussian")
-    assert {float(view.delta) for view in asked.design.views() if view.epsilon} == {1e-9}
+    assert {float(view.delta) for view in views_of(asked.design) if view.epsilon} == {1e-9}
     assert broken(asked, 20_000) == set()
 
     plant(lambda self, law, count: GaussianNoise(Fraction(1, 4)).draw(SystemRandom(), count))
@@ -302,7 +302,7 @@ def test_a_line_broken_once_by_chance_is_attacked_again(monkeypatch: pytest.Monk
 
     assert len(rounds) == 2
     assert found.failures == []
-    assert len(found.lines) == len(asked.design.views())
+    assert len(found.lines) == len(views_of(asked.design))
 
 
 # The statistics.
@@ -413,8 +413,8 @@ def test_a_claim_is_compared_with_the_printed_decimal() -> None:
 def test_a_statement_that_counts_zooms_once_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = next(one for one in questions("sampling") if one.design.levels.count > 1 and not one.one_a_call)
     asked = dataclasses.replace(asked, share=Fraction(1))
-    once = dataclasses.replace(asked.design, levels=Levels(asked.design.values), coarser=()).views()
+    once = views_of(dataclasses.replace(asked.design, levels=Levels(asked.design.values), coarser=()))
 
     assert broken(asked, 150_000) == set()
-    monkeypatch.setattr(Design, "views", lambda _: once)
+    monkeypatch.setattr("fleetcount_evidence.audit.run.views_of", lambda _: once)
     assert "all_but_one_aggregators" in broken(asked, 150_000)

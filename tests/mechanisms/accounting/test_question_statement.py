@@ -78,11 +78,11 @@ def test_a_question_of_one_window_is_a_single_release(answer: AnswerLaw, noise: 
     """Nothing is lost to a delta that is not needed, nor to a change of more than the release is stated for."""
     asked, once = design(answer, noise), ScheduleShape(units=(1,), days=(1,))
 
-    assert question_views(asked, once, DELTA) == asked.views()
+    assert question_views(asked, once, DELTA) == views_of(asked)
     at_another = question_views(asked, once, DELTA / 10)
-    assert [view.adversary for view in at_another] == [view.adversary for view in asked.views()]
+    assert [view.adversary for view in at_another] == [view.adversary for view in views_of(asked)]
     if not isinstance(noise, GaussianNoise):
-        assert at_another == asked.views()
+        assert at_another == views_of(asked)
 
 
 def test_a_month_of_direct_maps_prints_the_promise() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fleetcount_mechanisms.answers import Side
-from fleetcount_mechanisms.statement import AdversaryView
+from fleetcount_mechanisms.statement import AdversaryView, views_of
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.layout import uint
@@ -70,7 +70,7 @@ def test_record_returns(made: ReleaseRecord) -> None:
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_record_of_every_kind_of_window_returns_with_its_real_statement(name: str) -> None:
-    made = record(WINDOWS[name], statement=WINDOWS[name].design.views())
+    made = record(WINDOWS[name], statement=views_of(WINDOWS[name].design))
 
     assert decode_record(made.canonical) == made
     assert made.window_id == WINDOWS[name].window_id

@@ -6,6 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from fleetcount_mechanisms.statement import views_of
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.release import (
     decimal_text,
@@ -28,7 +29,7 @@ TEXT = record_to_json(MADE, SIGNATURES)
 
 @pytest.mark.parametrize("name", WINDOWS)
 def test_record_returns_through_json_and_still_verifies(name: str) -> None:
-    made = record(WINDOWS[name], statement=WINDOWS[name].design.views())
+    made = record(WINDOWS[name], statement=views_of(WINDOWS[name].design))
     signatures = tuple(sign_record(made, signing_key(place)) for place in range(len(made.window.aggregators)))
 
     read, read_signatures = record_from_json(record_to_json(made, signatures))

@@ -16,6 +16,7 @@ from fleetcount_mechanisms.responses import (
     Warner,
 )
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.domain import Bins, Categories, SquareGrid
@@ -450,24 +451,24 @@ def test_exposure_of_a_response_is_the_weight_of_the_truth_in_its_answer(name: s
 def test_statement_and_charge_follow_the_release() -> None:
     windows = every_window()
 
-    assert windows["sampling_exact"].design.epsilon is None
-    assert windows["one_sided"].design.epsilon == Decimal("0.5")
+    assert epsilon_of(windows["sampling_exact"].design) is None
+    assert epsilon_of(windows["one_sided"].design) == Decimal("0.5")
     # cells/(2s) with two cells, s = 662, at delta 1e-9 (docs/privacy.md); sampled, p = 1/4.
     for name, loss in (("direct_gaussian", "0.30355"), ("sampling_gaussian", "0.07651")):
-        charged = windows[name].design.ledger_loss
-        assert (windows[name].design.epsilon, charged.epsilon) == (Decimal(loss), Decimal(loss))
+        charged = ledger_loss_of(windows[name].design)
+        assert (epsilon_of(windows[name].design), charged.epsilon) == (Decimal(loss), Decimal(loss))
         assert (charged.delta, charged.pure) == (Decimal("1E-9"), False)
     # Two-cell neighbours: ln[(1 + p(e^e1 - 1)) / (1 - p(1 - e^-e1))] at p = 1/4, e1 = 1.7 (docs/privacy.md).
-    assert windows["sampling_grid"].design.epsilon == Decimal("0.97928")
+    assert epsilon_of(windows["sampling_grid"].design) == Decimal("0.97928")
     assert [windows[name].design.exposure for name in ("sampling_grid", "direct")] == [Fraction(1, 4), 1]
     for window in windows.values():
-        adversaries = [view.adversary for view in window.design.views()]
+        adversaries = [view.adversary for view in views_of(window.design)]
         assert adversaries[:2] == ["public_and_broker", "one_aggregator"]
         assert "all_aggregators" in adversaries
 
 
 def test_one_sided_statement_says_which_side_is_protected() -> None:
-    views = every_window()["one_sided"].design.views()
+    views = views_of(every_window()["one_sided"].design)
 
     assert {view.neighbours for view in views} == {"one-sided"}
     assert "that it had none is not protected" in views[0].sentence

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.engines.exact_law import drawn_outputs
 from fleetcount_simulator.engines.participation import answers_allowed
@@ -147,7 +148,7 @@ def test_every_device_has_one_fate(name: EngineName) -> None:
 def test_a_device_answers_until_its_ledger_is_empty(name: EngineName) -> None:
     truths = np.tile(fleet((10, 20)).values, (4, 1))
     mechanism = Mechanism(name="s", kind="sampling", sampling_rate=Fraction(9, 20), noise_epsilon=Fraction(3, 2))
-    loss = mechanism.design(1, 2).epsilon
+    loss = epsilon_of(mechanism.design(1, 2))
     assert loss is not None
     limit = Epochs(count=4, device_epsilon=Fraction(loss) * 2)
     one = case(Held(truths, 1), mechanism, epochs=limit, min_batch_size=10)
@@ -180,7 +181,7 @@ def test_a_release_without_a_finite_loss_is_not_a_matter_of_budget() -> None:
 def test_bit_vectors_are_charged_for_any_value_not_for_one_bit() -> None:
     bits = Mechanism(name="bits", kind="mangat-vector", epsilon_local=Fraction(2), noise_epsilon=Fraction(1))
     design = bits.design(3, 2)
-    charged, published = design.ledger_loss.epsilon, design.epsilon
+    charged, published = ledger_loss_of(design).epsilon, epsilon_of(design)
     assert charged is not None
     assert published is not None
     assert charged > published
@@ -203,7 +204,7 @@ def test_bit_vectors_are_charged_for_any_value_not_for_one_bit() -> None:
     ids=lambda value: value.name if isinstance(value, Mechanism) else "",
 )
 def test_a_ledger_charges_the_loss_of_the_release(mechanism: Mechanism, values: int, loss: float) -> None:
-    assert float(mechanism.design(values, 2).epsilon or 0) == pytest.approx(loss, abs=4e-4)
+    assert float(epsilon_of(mechanism.design(values, 2)) or 0) == pytest.approx(loss, abs=4e-4)
 
 
 @pytest.mark.parametrize("name", ENGINES)

@@ -17,6 +17,7 @@ from fleetcount_mechanisms.accounting.periods import LossFilter, TimedLoss
 from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import Design, LedgerLoss
+from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import normal_signal
@@ -48,7 +49,7 @@ def charge_of(window: Window) -> Charge:
         signal=window.signal,
         opens=window.round_one_opens,
         closes=max(window.round_one_closes, window.round_two_closes),
-        loss=window.design.ledger_loss,
+        loss=ledger_loss_of(window.design),
     )
 
 
@@ -56,7 +57,7 @@ def charge_of_question(question: Question, stopped: int | None = None) -> Charge
     """Return the charge of a question for overlaps: the loss of one window, until its last window or a stop."""
     schedule = question.schedule
     closes = schedule.end if stopped is None else schedule.closes(max(0, stopped - 1))
-    return Charge(signal=question.signal, opens=schedule.opens(0), closes=closes, loss=question.design.ledger_loss)
+    return Charge(signal=question.signal, opens=schedule.opens(0), closes=closes, loss=ledger_loss_of(question.design))
 
 
 def debit_row(window: Window, now: int) -> LedgerRow:

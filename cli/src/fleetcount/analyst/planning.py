@@ -21,6 +21,7 @@ from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.losses import PlannedNoise
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import Plan, default_sampling_rate, plan_question
+from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
 
@@ -114,7 +115,7 @@ class PlannedCount(Tabular):
     @property
     def statement(self) -> Statement:
         """What could be learnt of one device; `str()` of it is one or two sentences."""
-        return statement_of(self.plan.design, self.plan.design.views())
+        return statement_of(self.plan.design, views_of(self.plan.design))
 
     def standard_error(self, count: int) -> float:
         """Return the standard error of a cell with so many devices, in devices."""
@@ -177,8 +178,7 @@ def square_zooms(values: int, count: int | None) -> Spread | None:
     side = isqrt(values)
     if side * side != values:
         raise UsageError(f"values is {values}, allowed with zooms: a square number, a grid as wide as high")
-    levels = Levels(values, (side, side), neighbouring_sides(count))
-    return Spread(levels=levels, ratios=(Fraction(1),) * (count - 1))
+    return Spread(levels=Levels(values, (side, side), neighbouring_sides(count)))
 
 
 def noise_law(mechanism: str, noise: str) -> type[PlannedNoise]:
@@ -242,9 +242,10 @@ def round_counts(devices: int) -> list[int]:
 
 def title_of(planned: Plan) -> str:
     """Return the plan's title: devices, values, aggregators, epsilon and mechanism in a line."""
-    design, delta = planned.design, planned.design.views()[0].delta
+    design, delta = planned.design, views_of(planned.design)[0].delta
     how = f"sampling rate {float(design.exposure):g}" if design.rounds == 2 else f"mechanism {design.name}"
-    epsilon = "without bound" if design.epsilon is None else f"{design.epsilon.normalize():f}"
+    lost = epsilon_of(design)
+    epsilon = "without bound" if lost is None else f"{lost.normalize():f}"
     return (
         f"{planned.devices:,} devices, {design.values} value{'s' if design.values > 1 else ''}, "
         f"{design.aggregators} aggregators, epsilon {epsilon}{f' (delta {delta:f})' if delta else ''}, {how}"

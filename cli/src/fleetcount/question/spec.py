@@ -270,8 +270,7 @@ def _solved_noise(
 def _spread(table: Table, domain: ValueDomain, count: int) -> Spread:
     """Return the levels that a release opens, and how their noise follows from that of the cells."""
     try:
-        levels = levels_of(domain, neighbouring_sides(count))
-        return Spread(levels=levels, ratios=(Fraction(1),) * (count - 1))
+        return Spread(levels=levels_of(domain, neighbouring_sides(count)))
     except QuestionError as error:
         raise table.wrong("zooms", f"is {count}: {error}") from None
 

@@ -15,6 +15,7 @@ import click
 from fleetcount_analysis.answers import joined_errors, smallest_refused
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design, Spread
 from fleetcount_mechanisms.planning import Plan, plan_question
+from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS, MAX_ZOOMS
 
@@ -102,7 +103,7 @@ def plan(  # one parameter an option, passed by name
     all aggregators collude, they see each truth with that probability only.
 
     With --windows epsilon is the loss of all answers of a device to a question, at delta: every way to ask is compared,
-    and the threat that each answers is named (some seconds). The noise is strong enough for such questions one after
+    and the threat that each answers is named. The noise is strong enough for such questions one after
     the other, as that of `fleetcount question create` is; --alone (there: followed = false) is for one question, after
     which devices with default limits wait. --threat one-honest: at least one operator is honest;
     all-collude: all may collude, and then see a part; none-trusted: the promise holds against all of them.
@@ -177,13 +178,13 @@ def _head(planned: Plan) -> list[str]:
         parameters = f"{design.noise.name}, {parameters} (sd {design.noise.draw_variance**0.5:.2f})"
     return [
         f"{planned.devices:,} devices, {design.values} value{'s' if design.values > 1 else ''}, "
-        f"{design.aggregators} aggregators, epsilon {design.epsilon}{_at_delta(planned)} of a release",
+        f"{design.aggregators} aggregators, epsilon {epsilon_of(design)}{_at_delta(planned)} of a release",
         f"{rate}; each aggregator's noise: {parameters}",
     ]
 
 
 def _at_delta(planned: Plan) -> str:
-    delta = planned.design.views()[0].delta
+    delta = views_of(planned.design)[0].delta
     return f" (delta {delta:f})" if delta else ""
 
 
@@ -211,7 +212,7 @@ def _foot(planned: Plan, *, explain: bool) -> list[str]:
         if seen is not None
         else f"No count among {planned.devices:,} devices is told apart from 0 ({level} both ways)"
     )
-    privacy = privacy_lines(planned.design, planned.design.views(), explain=explain)
+    privacy = privacy_lines(planned.design, views_of(planned.design), explain=explain)
     warnings = [f"Warning: {warning}" for warning in planned.warnings]
     charged = f"A ledger is charged {_charged(planned.design)} for one answer."
     return [first, "", *privacy, "", charged, *([""] if warnings else []), *warnings]
@@ -229,7 +230,7 @@ def _refused(design: Design, limit: Fraction | None) -> list[str]:
 
 
 def _charged(design: Design) -> str:
-    loss = design.ledger_loss
+    loss = ledger_loss_of(design)
     return "no finite epsilon" if loss.epsilon is None else f"epsilon {loss.epsilon} ({loss.relation.value})"
 
 
@@ -248,6 +249,7 @@ def _write(directory: Path, planned: Plan, rows: Sequence[tuple[int, float, int,
 
 def _record(planned: Plan) -> dict[str, Any]:
     design = planned.design
+    lost, charged = epsilon_of(design), ledger_loss_of(design)
     return {
         "devices": planned.devices,
         "values": design.values,
@@ -258,13 +260,13 @@ def _record(planned: Plan) -> dict[str, Any]:
         "noise": design.noise.name,
         "noise_epsilon": None,
         **{f"noise_{name}": str(value) for name, value in design.noise.parameters.items()},
-        "release_epsilon": None if design.epsilon is None else f"{design.epsilon:f}",
-        "ledger_epsilon": None if design.ledger_loss.epsilon is None else f"{design.ledger_loss.epsilon:f}",
-        "ledger_relation": design.ledger_loss.relation.value,
+        "release_epsilon": None if lost is None else f"{lost:f}",
+        "ledger_epsilon": None if charged.epsilon is None else f"{charged.epsilon:f}",
+        "ledger_relation": charged.relation.value,
         "level": str(planned.level),
         "smallest_count_seen": planned.smallest_count_seen,
         "warnings": list(planned.warnings),
-        **statement_json(design, design.views()),
+        **statement_json(design, views_of(design)),
     }
 
 

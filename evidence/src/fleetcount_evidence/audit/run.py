@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms.statement import AdversaryView
+from fleetcount_mechanisms.statement import AdversaryView, views_of
 from fleetcount_simulator.study.processes import carry_out
 from numpy.typing import NDArray
 
@@ -146,7 +146,7 @@ def _checks(asked: Sequence[AuditedDesign], draws: int, step: Step) -> Iterator[
 def attack_questions(asked: Sequence[AuditedDesign], trials: int, processes: int, step: Step) -> tuple[list[Line], int]:
     """Return the lines of all statements, attacked, and how many releases were made."""
     for question in asked:
-        for view in question.design.views():
+        for view in views_of(question.design):
             observation_of(view)  # Refuses an unknown view before the first trial, which may take hours.
             neighbouring_truths(question, view.neighbours)
     jobs = [job for place, question in enumerate(asked) for job in _jobs(place, question, trials)]
@@ -161,7 +161,9 @@ def attack_questions(asked: Sequence[AuditedDesign], trials: int, processes: int
         done += job.releases
         step("releases", done, total)
     lines = [
-        _line(question, view, counts[place]) for place, question in enumerate(asked) for view in question.design.views()
+        _line(question, view, counts[place])
+        for place, question in enumerate(asked)
+        for view in views_of(question.design)
     ]
     return lines, total
 
@@ -193,7 +195,7 @@ def _count(job: _Job) -> Counts:
 def _add_outcomes(counts: Counts, question: AuditedDesign, place: int, rows: int) -> None:
     truths = question.truths
     seen = draw_releases(question, truths[place], rows).only(question.moved)
-    for view in question.design.views():
+    for view in views_of(question.design):
         observed = observation_of(view)(seen)
         size, codes = outcome_count(observed.shape[1]), outcomes(observed)
         table = counts.setdefault(view.adversary, np.zeros((2, len(truths), size), dtype=np.int64))

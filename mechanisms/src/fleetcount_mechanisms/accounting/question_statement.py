@@ -68,7 +68,7 @@ def question_views(design: Design, shape: ScheduleShape, delta: Fraction) -> tup
     require_open_unit("delta", delta)
     once = shape.units == (1,) and shape.levels == 1
     if once and (delta == STATED_DELTA or not isinstance(design.noise, GaussianNoise)):
-        return design.views()
+        return views_of(design)
     # The audiences of Gaussian noise are those of two-sided noise: they depend on whether there is noise, not its law.
     noise = TwoSidedNoise(Fraction(1)) if isinstance(design.noise, GaussianNoise) else design.noise
     audiences = views_of(

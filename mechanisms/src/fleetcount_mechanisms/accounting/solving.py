@@ -22,8 +22,8 @@ from fleetcount_mechanisms.errors import (
     require_positive,
 )
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.losses import LARGEST_PLANNED_EPSILON, PlannedNoise
-from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.losses import PlannedNoise
+from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import near_sqrt, rounded_up
 
 LARGEST_SD: Final = 10_000

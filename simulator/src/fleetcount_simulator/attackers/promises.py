@@ -8,11 +8,12 @@ import math
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.losses import exposure
+from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, relation_of
 
 
 def allows_two_values(design: Design) -> bool:
     """Return whether the promise covers a change from one value to another, and not only from a value to none."""
-    return design.values > 1 and design.relation is Relation.ANY_VALUE
+    return design.values > 1 and relation_of(design) is Relation.ANY_VALUE
 
 
 def guess_bound(design: Design, noises: int, questions: int = 1, candidates: int = 2) -> float:
@@ -26,8 +27,8 @@ def guess_bound(design: Design, noises: int, questions: int = 1, candidates: int
     x = 1 - (1-p)^Q, which gives x + (1 - x)/C; for direct answers 1.
     """
     if noises and design.noised:
-        rate = _bound(questions * float(design.epsilon or 0), design.relation, candidates)
-        return min(rate + questions * float(design.ledger_loss.delta), 1.0)
+        rate = _bound(questions * float(epsilon_of(design) or 0), relation_of(design), candidates)
+        return min(rate + questions * float(ledger_loss_of(design).delta), 1.0)
     if design.local_epsilon is not None:
         return _bound(questions * design.local_epsilon, design.kind.relation, candidates)
     if design.form is AnswerForm.TRUTH:

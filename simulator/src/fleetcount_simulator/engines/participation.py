@@ -14,6 +14,7 @@ from fleetcount_mechanisms.accounting.charges import ledger_budget, units_vector
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.statement import ledger_loss_of
 from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
@@ -45,7 +46,8 @@ def answers_allowed(case: Case) -> int | None:
     budget = case.epochs.device_epsilon
     if budget is None or case.epochs.question is not None:
         return None
-    loss, delta = case.design.ledger_loss.epsilon, case.design.ledger_loss.delta
+    charged = ledger_loss_of(case.design)
+    loss, delta = charged.epsilon, charged.delta
     if delta:
         raise ScenarioError(
             f"epochs.device_epsilon adds up losses of delta 0; {case.mechanism.name!r} loses {loss} at delta {delta:f}"

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 from fleetcount_aggregator.verification.compile_ahead import STEPS, compile_ahead
 from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer
 from fleetcount_protocol.question.derive import window_at
@@ -268,7 +269,7 @@ def _report_file(directory: Path, place: int) -> Path:
 
 def _exactly(design: Design, windows: int) -> dict[str, Fraction]:
     """Return the limits of an owner who allows this question in a number of windows, and not more."""
-    epsilon = design.ledger_loss.epsilon
+    epsilon = ledger_loss_of(design).epsilon
     if epsilon is None:
         raise ProcessError("a release without noise has no finite loss to allow: give the limits of the owners")
     return {

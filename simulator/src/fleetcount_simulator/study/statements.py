@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Final
 
 from fleetcount_mechanisms.accounting.question_statement import NEIGHBOURS, question_views
-from fleetcount_mechanisms.statement import AdversaryView
+from fleetcount_mechanisms.statement import AdversaryView, views_of
 
 from fleetcount_simulator.engines.participation import answers_allowed
 from fleetcount_simulator.model import Case
@@ -55,7 +55,7 @@ def statement_of(case: Case) -> tuple[Statement, ...]:
         return _of_question(case, case.epochs.question)
     allowed = answers_allowed(case)
     answered = case.epochs.count if allowed is None else min(case.epochs.count, allowed)
-    return tuple(_composed(view, answered) for view in case.design.views())
+    return tuple(_composed(view, answered) for view in views_of(case.design))
 
 
 def _of_question(case: Case, question: StandingQuestion) -> tuple[Statement, ...]:

@@ -15,6 +15,7 @@ from fleetcount_mechanisms.answers import AnswerLaw
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.domain import SquareGrid, ValueDomain
@@ -91,13 +92,13 @@ class EventWriter:
                 "columns": domain.columns if isinstance(domain, SquareGrid) else 0,
                 "level": f"{float(100 * question.level):g} %",
                 "exposure": f"{float(100 * design.exposure):g} %",
-                "epsilon": str(design.epsilon),
+                "epsilon": str(epsilon_of(design)),
                 "cells": [{"value": one, "label": domain.label(one), **_ring(domain, one)} for one in by_cell],
                 "truths": self._truths,
                 "streets": [[list(point) for point in line] for line in question.streets],
                 "streets_by": question.streets_by,
-                "promise": list(plain_sentences(design, design.views())),
-                "views": [{"audience": view.audience, "sentence": view.sentence} for view in design.views()],
+                "promise": list(plain_sentences(design, views_of(design))),
+                "views": [{"audience": view.audience, "sentence": view.sentence} for view in views_of(design)],
             },
         )
 
