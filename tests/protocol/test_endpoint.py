@@ -27,6 +27,12 @@ def test_an_endpoint_is_split_with_brackets_for_version_six() -> None:
             split_endpoint(wrong)
 
 
+@pytest.mark.parametrize("host", ["fleet_alpha_1", "alpha.fleet.svc.cluster.local."])
+def test_where_the_host_is_wrong_and_the_port_is_right_the_refusal_speaks_of_the_host(host: str) -> None:
+    with pytest.raises(UsageError, match=r"a host that is an address or a name .*no '_', no '\.' at its end"):
+        split_endpoint(f"{host}:7411")
+
+
 def test_only_a_listener_may_leave_the_port_to_the_machine() -> None:
     assert split_listener("[::]:0") == ("::", 0)
     with pytest.raises(UsageError, match="port from 1"):

@@ -8,6 +8,7 @@ from fleetcount_protocol.layout import (
     Reader,
     check_text,
     fraction_bytes,
+    prints,
     sized,
     text_bytes,
     uint,
@@ -121,6 +122,17 @@ def test_texts_that_look_like_another_are_refused(text: str, why: str) -> None:
 
     with pytest.raises(ValueError, match=why):
         check_text(text, 1, 10)
+
+
+@pytest.mark.parametrize("text", ["Fiat\u00a0500", "\u6771\u3000\u4eac", "a\u2009b", "plain"])
+def test_a_blank_of_any_width_inside_a_name_prints(text: str) -> None:
+    assert prints(text)
+    check_text(text, 1, 40)
+
+
+@pytest.mark.parametrize("text", ["a\tb", "a\u2028b", "a\u202eb", "a\ud800", "a\u0378"])
+def test_what_ends_a_line_turns_it_or_is_no_character_does_not_print(text: str) -> None:
+    assert not prints(text)
 
 
 @given(st.text(max_size=20))

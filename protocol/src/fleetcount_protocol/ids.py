@@ -101,9 +101,10 @@ class UserName(str):
 #
 # It checks the spelling, never whether a server listens there.
 
-ENDPOINT: Final = "host:port with a port from 1 to 65535"
+_HOST: Final = "and a host that is an address or a name of letters, digits and inner '-' (no '_', no '.' at its end)"
+ENDPOINT: Final = f"host:port with a port from 1 to 65535 {_HOST}"
 """The allowed spelling of an address to connect to, for messages."""
-LISTENER: Final = "host:port with a port from 0 to 65535"
+LISTENER: Final = f"host:port with a port from 0 to 65535 {_HOST}"
 """The allowed spelling of an address to listen on, for messages; port 0 is any that is free."""
 _LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?", re.ASCII)
 _PORT: Final = re.compile(r"0|[1-9][0-9]{0,4}", re.ASCII)

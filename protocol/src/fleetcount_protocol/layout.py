@@ -15,6 +15,17 @@ _REFUSED: Final = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
 """Unicode categories of characters that are refused in every text."""
 
 
+def prints(text: str) -> bool:
+    """Return whether every character prints: none controls, formats, ends a line or is unassigned.
+
+    Blanks of every width print, a no-break space too: names hold them, and `str.isprintable` says that they do not.
+    """
+    # Most texts are printable ASCII; looking up the category of each character takes ten times as long.
+    if text.isascii() and text.isprintable():
+        return True
+    return not any(unicodedata.category(character) in _REFUSED for character in text)
+
+
 def check_text(text: str, smallest: int, largest: int) -> None:
     """Refuse a text that is not NFC, holds control or format characters, or is too short or too long in UTF-8.
 
@@ -22,12 +33,10 @@ def check_text(text: str, smallest: int, largest: int) -> None:
         ValueError: which of them (the text itself is shown escaped and cut).
     """
     shown = ascii(text[:40])
-    # Most texts are printable ASCII; looking up the category of each character takes ten times as long.
-    if not (text.isascii() and text.isprintable()):
-        if any(unicodedata.category(character) in _REFUSED for character in text):
-            raise ValueError(f"{shown} holds a control, format or unassigned character")
-        if not unicodedata.is_normalized("NFC", text):
-            raise ValueError(f"{shown} is not in Unicode normal form NFC")
+    if not prints(text):
+        raise ValueError(f"{shown} holds a control, format or unassigned character")
+    if not unicodedata.is_normalized("NFC", text):
+        raise ValueError(f"{shown} is not in Unicode normal form NFC")
     size = len(text.encode())
     if not smallest <= size <= largest:
         raise ValueError(f"{shown} has {size} UTF-8 bytes, not {smallest} to {largest}")

@@ -19,6 +19,7 @@ from typing import Final
 import fleetcount_data
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET
 from fleetcount_mechanisms.errors import did_you_mean
+from fleetcount_protocol.layout import prints
 from fleetcount_protocol.window.domain import (
     PLACE_BITS,
     Bins,
@@ -161,7 +162,7 @@ def _sighting(row: list[str], place: str) -> tuple[int, str, Sighting]:
     for column, pattern, cell in zip(_HEADER, patterns, row, strict=True):
         if pattern is not None and not pattern.fullmatch(cell):
             raise ScenarioError(f"{place}: {column} is {cell[:40]!r}, not a number of the allowed form")
-    if not row[1] or len(row[1]) > 200 or not row[1].isprintable():
+    if not row[1] or len(row[1]) > 200 or not prints(row[1]):
         raise ScenarioError(f"{place}: vehicle is {row[1][:40]!r}; it must be 1 to 200 printable characters")
     return int(row[0]), row[1], Sighting(x=float(row[2]), y=float(row[3]), speed_mps=float(row[4]))
 

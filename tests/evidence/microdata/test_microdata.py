@@ -434,6 +434,15 @@ def test_empty_attributes_and_commas_inside_quotes_are_values() -> None:
     assert table.attributes == (("", "1,5"), ("30", ""), ("30", "2"))
 
 
+def test_a_blank_that_does_not_break_is_part_of_a_value_and_of_a_name() -> None:
+    text = HEADER.replace("zip", "z\u00a0ip") + TWO.replace("flu", "grande\u00a0grippe")
+
+    assert (
+        read(text, quasi_identifiers=("age", "z\u00a0ip"), allow_unique=("z\u00a0ip",)).sensitive
+        == ("grande\u00a0grippe",) * 2
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -323,6 +323,20 @@ def test_tables_that_sumo_writes_are_floating_car_data(tmp_path: Path) -> None:
         assert speeds.histogram(1).sum() == 2
 
 
+def test_a_vehicle_s_name_may_hold_a_blank_that_does_not_break(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(HEAD + "0,Fiat\u00a0500,1,2\n0,\u6771\u3000\u4eac,3,4\n", encoding="utf-8")
+
+    assert build(TRACE, SQUARES, 1, tmp_path).devices == 2
+
+
+def test_times_that_sumo_writes_for_people_are_refused_by_their_value(tmp_path: Path) -> None:
+    readable = SUMO_CSV.replace("0.00;90", "00:00:00.00;90")
+    said = refusal(FCD | {"file": "t.csv"}, {"cells": "edges"}, tmp_path, "t.csv", readable)
+
+    assert "'00:00:00.00'" in said
+    assert "time" in said
+
+
 def test_a_semicolon_can_stand_between_the_fields_of_a_trace(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text((HEAD + "0,a,1,2\n0,b,3,4\n").replace(",", ";"))
 

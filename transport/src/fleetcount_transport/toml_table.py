@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Final, cast
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.ids import ENDPOINT, LISTENER, AggregatorId, split_endpoint, split_listener
+from fleetcount_protocol.layout import prints
 
 from fleetcount_transport.toml_values import Range, exact_number, nearest, shown
 
@@ -210,7 +211,7 @@ class Table:
     def printable(self, key: str, longest: int, default: str | None = None) -> str:
         """Return a text of 1 to `longest` printable characters."""
         value = self._content.get(key, default)
-        if not isinstance(value, str) or not 1 <= len(value) <= longest or not value.isprintable():
+        if not isinstance(value, str) or not 1 <= len(value) <= longest or not prints(value):
             raise self.refuse(key, f"a text of 1 to {longest} printable characters")
         return str(value)
 

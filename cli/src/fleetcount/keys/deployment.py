@@ -16,6 +16,7 @@ import click
 from fleetcount_protocol.channel.certificates import Credential, Purpose, save_credential
 from fleetcount_protocol.errors import FleetcountError, MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.layout import prints
 from fleetcount_protocol.window.window import operator_key
 from fleetcount_simulator.network.deployments import AggregatorPlan, Deployment, write_aggregators
 from fleetcount_simulator.network.ports import free_ports
@@ -160,7 +161,7 @@ def _operators(text: str | None, ids: Sequence[str]) -> list[str]:
     if len(names) != len(ids):
         raise UsageError(f"--operators names {len(names)}; it must name {len(ids)}, one per aggregator")
     for name in names:
-        if not name or len(name.encode("utf-8", "replace")) > 200 or not name.isprintable() or name != name.strip():
+        if not name or len(name.encode("utf-8", "replace")) > 200 or not prints(name) or name != name.strip():
             raise UsageError(f"--operators: {name[:40]!r} is not 1 to 200 printable characters")
     if len({operator_key(name) for name in names}) < 2:
         raise UsageError("--operators names one operator only; a question needs at least two distinct ones")

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from fleetcount_analysis.errors import AnalysisError
+from fleetcount_protocol.layout import prints
 from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 BUCKET_COLUMN: Final = "bucket"
@@ -137,7 +138,7 @@ def _positions(header: Sequence[str], roles: ColumnRoles) -> list[int]:
 
 
 def _check_column(column: str, header: Sequence[str], roles: ColumnRoles) -> None:
-    if not column or not column.isprintable():
+    if not column or not prints(column):
         raise MicrodataError(f"the header names a column {shown(column)}; a name must have printable characters only")
     if header.count(column) > 1:
         raise MicrodataError(f"the header names column {shown(column)} {header.count(column)} times; allowed is once")
@@ -150,8 +151,8 @@ def _check_record(line: int, fields: Sequence[str], header: Sequence[str], sensi
     if len(fields) != len(header):
         raise MicrodataError(f"line {line} has {len(fields)} fields; the header has {len(header)}")
     # An unclosed quote makes one field of the next lines, also in a dropped column: every field is checked.
-    if not all(map(str.isprintable, fields)):
-        column = next(name for name, text in zip(header, fields, strict=True) if not text.isprintable())
+    if not all(map(prints, fields)):
+        column = next(name for name, text in zip(header, fields, strict=True) if not prints(text))
         raise MicrodataError(
             f"line {line}, column {shown(column)}: a line break or another character that does not print "
             "(a quote that is not closed?)"

@@ -7,6 +7,8 @@ import re
 from pathlib import Path
 from typing import Final
 
+from fleetcount_protocol.layout import prints
+
 from fleetcount_simulator.cells.model import MAX_CELLS, Roads
 from fleetcount_simulator.cells.xml_stream import elements
 from fleetcount_simulator.errors import ScenarioError
@@ -43,7 +45,7 @@ def read_network(path: Path) -> Roads:
 
 
 def _edge_name(name: str, found: dict[str, Line | None], place: str) -> str:
-    if not name or not name.isprintable() or name != name.strip() or len(name.encode()) > MAX_NAME_BYTES:
+    if not name or not prints(name) or name != name.strip() or len(name.encode()) > MAX_NAME_BYTES:
         raise ScenarioError(f"{place}: an edge is named {name[:40]!r}; it must be 1 to 200 printable bytes")
     if name in found:
         raise ScenarioError(f"{place}: the edge {name[:40]!r} occurs twice")

@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_protocol.layout import prints
 from fleetcount_transport.toml_values import shown
 from numpy.typing import NDArray
 
@@ -241,7 +242,7 @@ class Recorder:
         number = self._numbers.get(name)
         if number is not None:
             return number
-        if not name or len(name) > MAX_NAME or not name.isprintable() or name != name.strip():
+        if not name or len(name) > MAX_NAME or not prints(name) or name != name.strip():
             allowed = f"1 to {MAX_NAME} printable characters without a blank at an end"
             raise ScenarioError(f"{piece.place(row)}: the vehicle is {shown(name)}; it must be {allowed}")
         number = len(self._numbers)
