@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpose
 from fleetcount_transport.admission.admission import AdmissionTable, Broken
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
+from fleetcount_transport.admission.server_socket import ServerSocket
 from fleetcount_transport.channels import open_channel
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.listening import bind, grpc_server
@@ -166,9 +167,10 @@ async def test_each_flight_of_a_handshake_waits_for_a_turn_also_after_a_second_h
         await reader.read()
         writer.close()
 
-    server = await asyncio.start_server(serve, HOST, 0, ssl=serving)
+    behind = ServerSocket()
+    server = await asyncio.start_unix_server(serve, behind.path, ssl=serving)
     gate = Counting(AdmissionTable(), 10, tls=True)
-    port = gate.listen(f"{HOST}:0", server.sockets[0].getsockname()[1])
+    port = gate.listen(f"{HOST}:0", behind)
     try:
         reader, writer = await asyncio.open_connection(HOST, port, ssl=calling)
         writer.write(b"hello")

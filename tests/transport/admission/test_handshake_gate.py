@@ -4,14 +4,18 @@ import asyncio
 import contextlib
 import os
 import socket
+import stat
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from fleetcount_protocol.errors import MachineError
 from fleetcount_transport.admission.admission import AdmissionTable, Shed
 from fleetcount_transport.admission.handshake_gate import HandshakeGate, origin_of, pause_s
+from fleetcount_transport.admission.server_socket import ServerSocket
 
 from tests.support.listening import listening
 from tests.support.told_time import told_time, turns_until
@@ -64,8 +68,7 @@ async def here(
     made = Here(limits or AdmissionTable(), most, tls=tls)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        host, port = writer.get_extra_info("peername")
-        made.served.append(f"ipv4:{host}:{port}")
+        made.served.append(f"unix:{writer.get_extra_info('peername')}")
         try:
             while data := await reader.read(1 << 16):
                 writer.write(answer(data))
@@ -75,8 +78,9 @@ async def here(
         finally:
             writer.close()
 
-    async with listening(serve) as port:
-        made.port = made.front.listen("127.0.0.1:0", port)
+    behind = ServerSocket()
+    async with listening(serve, behind.path):
+        made.port = made.front.listen("127.0.0.1:0", behind)
         try:
             yield made
         finally:
@@ -270,22 +274,46 @@ async def test_no_answer_waits_for_the_acknowledgement_of_the_one_before() -> No
         await it.proven(b"device")
         [connection] = it.front._by_name.values()
 
-        for side in (connection.client, connection.server):
-            assert side.transport is not None
-            assert side.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        assert connection.client.transport is not None
+        assert connection.client.transport.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_without_a_server_behind_it_a_connection_ends() -> None:
     it = Here(AdmissionTable(), 10)
-    async with here() as other:
-        free = other.port
-    it.port = it.front.listen("127.0.0.1:0", free)
+    behind = ServerSocket()
+    it.port = it.front.listen("127.0.0.1:0", behind)
 
     assert await ended(await it.connect(b"hello"))
     with pytest.raises(MachineError, match="cannot listen on"):
-        HandshakeGate(AdmissionTable(), 10).listen(f"127.0.0.1:{it.port}", free)
+        HandshakeGate(AdmissionTable(), 10).listen(f"127.0.0.1:{it.port}", behind)
     await it.close()
     assert it.front.connections == 0
+
+
+async def test_the_server_is_behind_a_socket_that_other_users_cannot_reach_and_that_goes_with_the_gate() -> None:
+    async with here() as it:
+        behind = it.front._behind
+        assert behind is not None
+        await it.proven(b"one")
+        await it.proven(b"other")
+
+        assert len(set(it.served)) == 2, "gRPC tells connections apart by their names"
+        assert stat.filemode(behind.path.parent.stat().st_mode) == "drwx------"
+        assert [one.name for one in behind.path.parent.iterdir()] == ["server"], "no name stays behind"
+    assert not behind.path.parent.exists()
+
+
+def test_a_socket_s_path_is_bounded_before_anything_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 90)
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
+
+    with pytest.raises(MachineError, match=r"TMPDIR gives a socket the path .*allowed: at most 90 bytes"):
+        ServerSocket()
+    assert not any(deep.iterdir())
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    with pytest.raises(MachineError, match="cannot hold a socket: No such file"):
+        ServerSocket()
 
 
 @pytest.mark.parametrize(
@@ -306,7 +334,7 @@ def test_a_network_of_ipv6_is_one_address(address: str, origin: str) -> None:
 async def test_connections_are_counted_by_what_is_one_address() -> None:
     async with here(AdmissionTable(connections_by_address=1)) as it:
         try:
-            port = it.front.listen("[::1]:0", 1)
+            port = it.front.listen("[::1]:0", ServerSocket())
         except MachineError:
             pytest.skip("this machine has no IPv6: that connections are counted by network is NOT tested")
         streams = [await asyncio.open_connection("::1", port) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""The port and the options of every gRPC server.
+"""The socket and the options of every gRPC server.
 
 It must not depend on a service: the caller gives the handlers.
 """
@@ -9,24 +9,29 @@ import grpc
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 
-_BEHIND: Final = "127.0.0.1:0"
+from fleetcount_transport.admission.server_socket import ServerSocket
+
 _HEADROOM_BYTES: Final = 4096
 _UNUSED_MS: Final = 600_000
 """Milliseconds for which a connection without a call stays open."""
 
 
-def bind(server: grpc.aio.Server, credentials: grpc.ServerCredentials | None) -> int:
-    """Bind a server to a local port for the `HandshakeGate` before it, without TLS when `credentials` is None.
+def bind(server: grpc.aio.Server, credentials: grpc.ServerCredentials | None) -> ServerSocket:
+    """Bind a server to a socket for the `HandshakeGate` before it, without TLS when `credentials` is None.
 
     Raises:
-        MachineError: no port is free.
+        MachineError: no socket can be made, or no server listen at it.
     """
+    behind = ServerSocket()
     try:
         if credentials is None:
-            return int(server.add_insecure_port(_BEHIND))
-        return int(server.add_secure_port(_BEHIND, credentials))
+            server.add_insecure_port(f"unix:{behind.path}")
+        else:
+            server.add_secure_port(f"unix:{behind.path}", credentials)
     except RuntimeError as error:
-        raise MachineError("this machine has no free port on 127.0.0.1") from error
+        behind.close()
+        raise MachineError(f"no server can listen at {behind.path}") from error
+    return behind
 
 
 def grpc_server(handlers: grpc.GenericRpcHandler, largest_message: int, handshake_s: float) -> grpc.aio.Server:

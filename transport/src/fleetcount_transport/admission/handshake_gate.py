@@ -20,6 +20,7 @@ from fleetcount_protocol.ids import split_listener
 
 from fleetcount_transport.admission.admission import AdmissionTable, Broken, Shed
 from fleetcount_transport.admission.reputation import Remembered, Reputation
+from fleetcount_transport.admission.server_socket import ServerSocket
 from fleetcount_transport.admission.tls_records import LONGEST_ALERT_BYTES, Flight, flight_of, is_alert, is_hello
 from fleetcount_transport.admission.turns import FairQueue
 from fleetcount_transport.logs import log
@@ -165,8 +166,7 @@ class _Connection:
         if self.ended:
             transport.abort()
         elif side is self.server:
-            address, port = transport.get_extra_info("sockname")
-            self.name = f"ipv4:{address}:{port}"
+            self.name = f"unix:{transport.get_extra_info('sockname')}"
             self._front.opened(self)
 
     def on_hello(self, data: bytes) -> None:
@@ -287,7 +287,7 @@ class HandshakeGate:
         self._count = count
         self._count_broken = count_broken
         self._unsaid, self._said_at = Counter[Broken](), -math.inf
-        self._upstream = 0
+        self._behind: ServerSocket | None = None
         self._listening: list[socket.socket] = []
         self._silent: dict[_Connection, float] = {}
         self._unproven: dict[_Connection, float] = {}
@@ -305,14 +305,16 @@ class HandshakeGate:
 
     # Listening.
 
-    def listen(self, listener: str, upstream: int) -> int:
-        """Accept connections at "host:port" and pass them on to a port of this machine; return the port.
+    def listen(self, listener: str, behind: ServerSocket) -> int:
+        """Accept connections at "host:port" and pass them on to the server's socket; return the port.
+
+        The socket is the gate's from here on, which closes it.
 
         Raises:
             MachineError: the address is in use, or not an address of this machine.
         """
         host, port = split_listener(listener)
-        self._upstream = upstream
+        self._behind = behind
         try:
             for family, *_, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE):
                 one = socket.create_server((address[0], port), family=family, backlog=_BACKLOG)
@@ -344,6 +346,8 @@ class HandshakeGate:
             task.cancel()
         for one in [*self._silent, *self._unproven, *(one for owned in self._proven.values() for one in owned)]:
             one.end()
+        if self._behind is not None:
+            self._behind.close()
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_AT_ONCE):
@@ -424,7 +428,8 @@ class HandshakeGate:
         async with (self._of_known if is_known else self._of_others).of(connection.address, reputation=reputation):
             begun = loop.time()
             if connection.server.transport is None:
-                await loop.create_connection(lambda: connection.server, "127.0.0.1", self._upstream)
+                behind = cast("ServerSocket", self._behind)
+                await loop.create_unix_connection(lambda: connection.server, sock=await behind.connect())
             is_answered = await connection.pass_on()
             if not is_known:
                 took_s, wakes_at = loop.time() - begun, loop.time() + _LOOK_S
