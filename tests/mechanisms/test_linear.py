@@ -42,7 +42,7 @@ def test_a_yes_no_total_is_the_cell_again_and_costs_as_much() -> None:
 def test_the_closed_form_of_levels_is_the_price_of_their_rows(
     sides: tuple[int, ...], noises: tuple[str, ...], total: bool
 ) -> None:
-    levels = Levels(64, (8, 8), sides, total)
+    levels = Levels(32, (8, 4), sides, total)
     given = [Fraction(one) for one in (*noises[: len(sides)], *noises[3:] * total)]
     each = [one for one, size in zip(given, levels.sizes, strict=True) for _ in range(size)]
 
