@@ -18,6 +18,7 @@ from fleetcount_aggregator.storage.log_slice import LoadedReports
 from fleetcount_aggregator.storage.report_ids import sorted_leaf_digests
 from fleetcount_aggregator.verification.workers import sum_reports, verify_reports
 from fleetcount_protocol.channel.greetings import decode_epoch, decode_greeting
+from fleetcount_protocol.question.signing import decode_signed_question
 from fleetcount_protocol.release import decode_record
 from fleetcount_protocol.release.commitments import leaf_digests
 from fleetcount_protocol.window.signing import verify_ed25519
@@ -29,7 +30,7 @@ from tests.support.inline_workers import InlineWorkers
 _REMEMBERED: Final = 4096
 """How many results of one function are kept."""
 _PURE: Final = (
-    *(decode_window, decode_record, decode_greeting, decode_epoch),
+    *(decode_window, decode_signed_question, decode_record, decode_greeting, decode_epoch),
     *(verify_ed25519, session_opening._judge, data_keys._cipher, unseal_columns),
     *(leaf_digests, sorted_leaf_digests),
 )

@@ -15,7 +15,7 @@ from tests.model.lists import Operation, Runner, draw, shrunk
 from tests.model.remembering import remembered
 
 LISTS, AT_ONCE = 10_000, 250
-"""Five to seven milliseconds each; every bug planted for them shows among the first."""
+"""Every bug planted for them shows among the first."""
 
 
 @pytest.fixture(scope="module")
