@@ -15,13 +15,13 @@ from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpose
 from fleetcount_transport.admission.admission import AdmissionTable, Broken
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
-from fleetcount_transport.admission.server_socket import ServerSocket
 from fleetcount_transport.channels import open_channel
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.listening import bind, grpc_server
 from fleetcount_transport.lost_reasons import call_reason
 from structlog.testing import capture_logs
 
+from tests.support.listening import unix_socket
 from tests.support.relays import pem_pair
 from tests.support.told_time import told_time, turns_until
 
@@ -167,8 +167,8 @@ async def test_each_flight_of_a_handshake_waits_for_a_turn_also_after_a_second_h
         await reader.read()
         writer.close()
 
-    behind = ServerSocket()
-    server = await asyncio.start_unix_server(serve, behind.path, ssl=serving)
+    at, behind = unix_socket()
+    server = await asyncio.start_unix_server(serve, sock=at, ssl=serving)
     gate = Counting(AdmissionTable(), 10, tls=True)
     port = gate.listen(f"{HOST}:0", behind)
     try:

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 import socket
-import stat
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -17,7 +16,7 @@ from fleetcount_transport.admission.admission import AdmissionTable, Shed
 from fleetcount_transport.admission.handshake_gate import HandshakeGate, origin_of, pause_s
 from fleetcount_transport.admission.server_socket import ServerSocket
 
-from tests.support.listening import listening
+from tests.support.listening import listening, unix_socket
 from tests.support.told_time import told_time, turns_until
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -68,7 +67,7 @@ async def here(
     made = Here(limits or AdmissionTable(), most, tls=tls)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        made.served.append(f"unix:{writer.get_extra_info('peername')}")
+        made.served.append("unix-abstract:" + writer.get_extra_info("peername")[1:].decode())
         try:
             while data := await reader.read(1 << 16):
                 writer.write(answer(data))
@@ -78,13 +77,20 @@ async def here(
         finally:
             writer.close()
 
-    behind = ServerSocket()
-    async with listening(serve, behind.path):
+    at, behind = unix_socket()
+    async with listening(serve, at):
         made.port = made.front.listen("127.0.0.1:0", behind)
         try:
             yield made
         finally:
             await made.close()
+
+
+def nobody() -> ServerSocket:
+    """Return the way to a server that is gone."""
+    at, behind = unix_socket()
+    at.close()
+    return behind
 
 
 async def ended(streams: Streams) -> bool:
@@ -280,40 +286,37 @@ async def test_no_answer_waits_for_the_acknowledgement_of_the_one_before() -> No
 
 async def test_without_a_server_behind_it_a_connection_ends() -> None:
     it = Here(AdmissionTable(), 10)
-    behind = ServerSocket()
-    it.port = it.front.listen("127.0.0.1:0", behind)
+    it.port = it.front.listen("127.0.0.1:0", nobody())
 
     assert await ended(await it.connect(b"hello"))
     with pytest.raises(MachineError, match="cannot listen on"):
-        HandshakeGate(AdmissionTable(), 10).listen(f"127.0.0.1:{it.port}", behind)
+        HandshakeGate(AdmissionTable(), 10).listen(f"127.0.0.1:{it.port}", nobody())
     await it.close()
     assert it.front.connections == 0
 
 
-async def test_the_server_is_behind_a_socket_that_other_users_cannot_reach_and_that_goes_with_the_gate() -> None:
+async def test_the_server_is_behind_a_socket_without_a_name_and_its_connections_have_one_each(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    deep = tmp_path / ("d" * 90)  # A path that is too long for a socket.
+    deep.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(deep))
     async with here() as it:
-        behind = it.front._behind
-        assert behind is not None
         await it.proven(b"one")
         await it.proven(b"other")
 
-        assert len(set(it.served)) == 2, "gRPC tells connections apart by their names"
-        assert stat.filemode(behind.path.parent.stat().st_mode) == "drwx------"
-        assert [one.name for one in behind.path.parent.iterdir()] == ["server"], "no name stays behind"
-    assert not behind.path.parent.exists()
+        assert len(set(it.served)) == 2
+        assert not any(deep.iterdir()), "others could open what has a name, and a killed process would leave it"
 
 
-def test_a_socket_s_path_is_bounded_before_anything_listens(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    deep = tmp_path / ("d" * 90)
-    deep.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(deep))
-
-    with pytest.raises(MachineError, match=r"TMPDIR gives a socket the path .*allowed: at most 90 bytes"):
-        ServerSocket()
-    assert not any(deep.iterdir())
+def test_where_no_socket_can_be_made_the_machine_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(MachineError, match="no server can listen at a socket"):
+        ServerSocket(lambda _: None)
+    assert not any(tmp_path.iterdir())
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
     with pytest.raises(MachineError, match="cannot hold a socket: No such file"):
-        ServerSocket()
+        ServerSocket(lambda _: None)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +337,7 @@ def test_a_network_of_ipv6_is_one_address(address: str, origin: str) -> None:
 async def test_connections_are_counted_by_what_is_one_address() -> None:
     async with here(AdmissionTable(connections_by_address=1)) as it:
         try:
-            port = it.front.listen("[::1]:0", ServerSocket())
+            port = it.front.listen("[::1]:0", nobody())
         except MachineError:
             pytest.skip("this machine has no IPv6: that connections are counted by network is NOT tested")
         streams = [await asyncio.open_connection("::1", port) for _ in range(2)]

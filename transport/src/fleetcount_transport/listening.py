@@ -6,7 +6,6 @@ It must not depend on a service: the caller gives the handlers.
 from typing import Final
 
 import grpc
-from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 
 from fleetcount_transport.admission.server_socket import ServerSocket
@@ -20,18 +19,11 @@ def bind(server: grpc.aio.Server, credentials: grpc.ServerCredentials | None) ->
     """Bind a server to a socket for the `HandshakeGate` before it, without TLS when `credentials` is None.
 
     Raises:
-        MachineError: no socket can be made, or no server listen at it.
+        MachineError: as `ServerSocket`.
     """
-    behind = ServerSocket()
-    try:
-        if credentials is None:
-            server.add_insecure_port(f"unix:{behind.path}")
-        else:
-            server.add_secure_port(f"unix:{behind.path}", credentials)
-    except RuntimeError as error:
-        behind.close()
-        raise MachineError(f"no server can listen at {behind.path}") from error
-    return behind
+    if credentials is None:
+        return ServerSocket(lambda path: server.add_insecure_port(f"unix:{path}"))
+    return ServerSocket(lambda path: server.add_secure_port(f"unix:{path}", credentials))
 
 
 def grpc_server(handlers: grpc.GenericRpcHandler, largest_message: int, handshake_s: float) -> grpc.aio.Server:

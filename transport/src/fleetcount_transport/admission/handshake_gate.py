@@ -20,7 +20,7 @@ from fleetcount_protocol.ids import split_listener
 
 from fleetcount_transport.admission.admission import AdmissionTable, Broken, Shed
 from fleetcount_transport.admission.reputation import Remembered, Reputation
-from fleetcount_transport.admission.server_socket import ServerSocket
+from fleetcount_transport.admission.server_socket import ServerSocket, name_at_server
 from fleetcount_transport.admission.tls_records import LONGEST_ALERT_BYTES, Flight, flight_of, is_alert, is_hello
 from fleetcount_transport.admission.turns import FairQueue
 from fleetcount_transport.logs import log
@@ -166,7 +166,7 @@ class _Connection:
         if self.ended:
             transport.abort()
         elif side is self.server:
-            self.name = f"unix:{transport.get_extra_info('sockname')}"
+            self.name = name_at_server(transport.get_extra_info("socket"))
             self._front.opened(self)
 
     def on_hello(self, data: bytes) -> None:
@@ -348,6 +348,7 @@ class HandshakeGate:
             one.end()
         if self._behind is not None:
             self._behind.close()
+            self._behind = None
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(_AT_ONCE):
@@ -428,7 +429,7 @@ class HandshakeGate:
         async with (self._of_known if is_known else self._of_others).of(connection.address, reputation=reputation):
             begun = loop.time()
             if connection.server.transport is None:
-                behind = cast("ServerSocket", self._behind)
+                behind = cast("ServerSocket", self._behind)  # Closing ends all attempts.
                 await loop.create_unix_connection(lambda: connection.server, sock=await behind.connect())
             is_answered = await connection.pass_on()
             if not is_known:
