@@ -114,7 +114,7 @@ async def test_records_are_kept_one_by_one_and_gaps_are_named_with_their_reason(
     assert sorted(path.name for path in Path("got").iterdir()) == ["00000.json", "00001.json", "00004.json", "question"]
     assert all(Path("got", name).stat().st_mtime_ns == made for name, made in kept.items())
     cells = json.loads(Path("got/00004.json").read_text())["cells"]
-    assert [cell["label"] for cell in cells] == ["A", "B", "C"]
+    assert [cell["label"] for cell in cells] == ["A", "B", "C", "total"]
 
 
 async def test_a_question_that_was_stopped_has_no_next_window(running: Running) -> None:

@@ -88,7 +88,7 @@ def test_the_noise_of_a_question_is_solved_for_all_its_zooms(fleetcount: Callabl
 
     assert created.code == 0, created.err
     design = read_question(deployed / "q.question").question.design
-    assert (design.levels.count, design.output_count) == (3, 64 + 16 + 4)
+    assert (design.levels.count, design.output_count) == (4, 64 + 16 + 4 + 1)
     # A month of one zoom needs a standard deviation of 25.7; three zooms have three times the variance.
     assert isinstance(design.noise, GaussianNoise)
     assert 25.6 * 3**0.5 < float(design.noise.variance) ** 0.5 < 25.9 * 3**0.5

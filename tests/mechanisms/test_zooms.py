@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 
@@ -305,10 +306,51 @@ def test_stated_losses_grow_with_the_zooms() -> None:
             assert found == sorted(set(found))
 
 
+@pytest.mark.parametrize("zooms", [1, 2, 3])
+@pytest.mark.parametrize("law", [TwoSidedNoise, GaussianNoise])
+def test_a_total_of_direct_counts_that_has_what_all_zooms_have_costs_nothing(
+    law: type[PlannedNoise], zooms: int
+) -> None:
+    levels = Levels(256, (16, 16), neighbouring_sides(zooms))
+    without = noise_for(Truth(256), Fraction(1), law, Spread.of_shares(levels))
+    asked = Spread.of_shares(replace(levels, total=True))
+    noise = noise_for(Truth(256), Fraction(1), law, asked)
+
+    assert noise == without
+    assert asked.ratios[-1] == Fraction(1, zooms)
+    assert epsilon_of(asked.design(Truth(256), noise)) == epsilon_of(Spread.of_shares(levels).design(Truth(256), noise))
+    # A hair less noise of the total, and one who comes loses more than one who moves.
+    dearer = Spread(levels=asked.levels, ratios=(*asked.ratios[:-1], asked.ratios[-1] * Fraction(9, 10)))
+    lost, paid = (epsilon_of(one.design(Truth(256), noise)) for one in (asked, dearer))
+    assert lost is not None
+    assert paid is not None
+    assert paid > lost
+
+
 def test_geometric_noise_is_not_solved_for_a_total_whose_price_it_would_not_count() -> None:
-    asked = Spread(levels=Levels(9, total=True))
+    asked = Spread(levels=Levels(9, total=True), ratios=(Fraction(1, 2),))
 
     assert noise_for(Truth(9), Fraction(1), GaussianNoise, asked).variance > 0
-    for law in (TwoSidedNoise, OneSidedNoise):
-        with pytest.raises(MechanismError, match="a total is asked under geometric noise"):
-            noise_for(Truth(9), Fraction(1), law, asked)
+    with pytest.raises(MechanismError, match="a total has 1/2 times the geometric noise of a cell, allowed: 1 times"):
+        noise_for(Truth(9), Fraction(1), TwoSidedNoise, asked)
+    with pytest.raises(MechanismError, match="a total is asked of one-sided counts"):
+        noise_for(Truth(9), Fraction(1), OneSidedNoise, asked)
+
+
+def test_zooms_have_the_shares_that_are_asked_for() -> None:
+    levels = Levels(256, (16, 16), (1, 2))
+    shares = (Fraction(83, 100), Fraction(17, 100))
+    asked, equal = Spread.of_shares(levels, shares), Spread.of_shares(levels)
+
+    assert equal.ratios == (1,)
+    assert asked.cells_share == shares[0]
+    for law in (GaussianNoise, TwoSidedNoise):
+        planned = asked.design(Truth(256), noise_for(Truth(256), Fraction(1), law, asked))
+        lost = epsilon_of(planned)
+        assert lost is not None
+        assert Decimal("0.98") < lost <= 1
+        cells, blocks = (float(one.draw_variance) for one in planned.laws)
+        if law is GaussianNoise:
+            assert blocks / cells == pytest.approx(83 / 17)
+    with pytest.raises(MechanismError, match="there are 1 shares of the budget, allowed: 2"):
+        Spread.of_shares(levels, shares[:1])

@@ -73,12 +73,14 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     spread: Spread | None = None,
     periods: Mapping[Unit, Sequence[Mapping[int, int]]] | None = None,
     one_in: int = 1,
+    total: bool = True,
 ) -> tuple[Compared, ...]:
     """Return the ways to ask for V values, those of one threat together; `shapes` has one shape a unit of the coin.
 
     `periods` are the units that a period of a ledger touches if such questions follow one another
     (`noise_for_promise`), by the unit of the coin; without it each row's noise is that of one question alone. With
     `one_in` above 1 responses are also asked of each device in one window of so many, with all of epsilon there.
+    With `total` direct answers open the total of all cells too, which costs a cell nothing.
     A way that cannot keep the promise with noise of an allowed size is left out; with several levels (`spread`) so are
     responses.
 
@@ -89,10 +91,13 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     for name, threat, unit, answer, law in _ways(values, sum(shapes["window"].units)):
         try:
             held = None if periods is None else periods[unit or "window"]
-            noise = noise_for_promise(answer, shapes[unit or "window"], epsilon, delta, law, periods=held, spread=parts)
+            opened = parts.with_total_for(answer, law) if total else parts
+            noise = noise_for_promise(
+                answer, shapes[unit or "window"], epsilon, delta, law, periods=held, spread=opened
+            )
         except InfeasibleTargetError:
             continue
-        plan = Plan(devices=devices, design=parts.design(answer, noise, aggregators), level=level)
+        plan = Plan(devices=devices, design=opened.design(answer, noise, aggregators), level=level)
         found.append(Compared(name=name, threat=threat, unit=unit, plan=plan))
     local = None if parts.levels.count > 1 else _local(values, shapes["window"], epsilon, delta)
     if local is not None:

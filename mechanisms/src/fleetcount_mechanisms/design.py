@@ -6,7 +6,7 @@ hold a time, a key or a signal: these belong to the window.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -285,6 +285,30 @@ class Spread:
             object.__setattr__(self, "ratios", (Fraction(1),) * wanted)
         if len(self.ratios) != wanted or any(one <= 0 for one in self.ratios):
             raise MechanismError(f"there are {len(self.ratios)} ratios of noise, allowed: {wanted}, all above 0")
+
+    @classmethod
+    def of_shares(cls, levels: Levels, shares: Sequence[Fraction] = ()) -> "Spread":
+        """Return the noise of zooms that have these shares of the budget, the cells first, and of a total for nothing.
+
+        Without shares all zooms have the same. A value that comes moves one number of each zoom and the total, where
+        one that moves changes two of each zoom: so a total may have what all zooms together have, 1/tau = sum of 1/s_l.
+
+        Raises:
+            MechanismError: not one share above 0 for each zoom.
+        """
+        zooms = len(levels.sides)
+        given = tuple(shares) or (Fraction(1, zooms),) * zooms
+        if len(given) != zooms or any(one <= 0 for one in given):
+            raise MechanismError(f"there are {len(given)} shares of the budget, allowed: {zooms}, all above 0")
+        whole = (sum(given, Fraction(0)),) * levels.total
+        return cls(levels=levels, ratios=tuple(given[0] / one for one in (*given[1:], *whole)))
+
+    def with_total_for(self, answer: AnswerLaw, law: type[NoiseLaw]) -> "Spread":
+        """Return the same and a total, where one of an answer with noise of this law costs nothing; else the same."""
+        free = kind_of(answer).form is AnswerForm.TRUTH and answer.values > 1 and law is not OneSidedNoise
+        if self.levels.total or not free:
+            return self
+        return Spread(levels=replace(self.levels, total=True), ratios=(*self.ratios, self.cells_share))
 
     @property
     def cells_share(self) -> Fraction:

@@ -305,15 +305,20 @@ def noise_for(
 
     Raises:
         MechanismError: a target not in (0, 100], or too small for the grid; several levels of answers that devices
-            randomize, or a total with geometric noise, for which nothing is solved yet.
+            randomize, or a total with less geometric noise than is free.
         InfeasibleTargetError: no noise on this response reaches the target.
     """
     parts = Spread(levels=Levels(answer.values)) if spread is None else spread
     require_levels(answer, parts.levels.count)
     if law is GaussianNoise:
         return _gaussian_for(answer, require_positive("epsilon", epsilon), parts)
-    if parts.levels.total:
-        raise MechanismError("a total is asked under geometric noise, allowed: Gaussian noise, or no total")
+    if parts.levels.total and law is OneSidedNoise:
+        raise MechanismError("a total is asked of one-sided counts, allowed: of counts with two-sided noise")
+    if parts.levels.total and parts.ratios[-1] < parts.cells_share:
+        raise MechanismError(
+            f"a total has {parts.ratios[-1]} times the geometric noise of a cell, allowed: {parts.cells_share} times or"
+            " more, which costs nothing"
+        )
     return geometric_for(answer, epsilon, law is OneSidedNoise, parts.cells_share)
 
 

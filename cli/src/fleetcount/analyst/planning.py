@@ -19,7 +19,7 @@ from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Outputs, Spread
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.losses import PlannedNoise
-from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import Plan, default_sampling_rate, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_protocol.errors import UsageError
@@ -54,11 +54,13 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     aggregators: int = FEWEST_AGGREGATORS,
     level: Exact = "0.95",
     zooms: int | None = None,
+    total: bool = True,
 ) -> "PlannedCount":
     """Return what a count of `values` cells or categories among so many devices will give at an epsilon of a release.
 
     The keywords are the options of `fleetcount plan`: `mechanism` as in question files, or direct or one-sided; `noise`
-    geometric or gaussian; `sampling_rate` below 1/2, by default by the number of values; `zooms` of a square grid.
+    geometric or gaussian; `sampling_rate` below 1/2, by default by the number of values; `zooms` of a square grid;
+    `total` false leaves out the total that direct answers have for nothing.
 
     Raises:
         UsageError, MechanismError: a value outside its range, named with the range.
@@ -74,14 +76,15 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
         None if sampling_rate is None else _exact("sampling_rate", sampling_rate, SAMPLING_RATE),
         None if epsilon_local is None else _exact("epsilon_local", epsilon_local, EPSILON),
     )
+    law = noise_law(mechanism, noise)
     planned = plan_question(
         devices,
         answer,
         _exact("epsilon", epsilon, EPSILON),
         aggregators,
-        noise=noise_law(mechanism, noise),
+        noise=law,
         level=_exact("level", level, LEVEL),
-        spread=square_zooms(values, zooms),
+        spread=opened_levels(answer, law, square_zooms(values, zooms), total=total),
     )
     return PlannedCount(plan=planned)
 
@@ -179,6 +182,12 @@ def square_zooms(values: int, count: int | None) -> Spread | None:
     if side * side != values:
         raise UsageError(f"values is {values}, allowed with zooms: a square number, a grid as wide as high")
     return Spread(levels=Levels(values, (side, side), neighbouring_sides(count)))
+
+
+def opened_levels(answer: AnswerLaw, law: type[NoiseLaw], zooms: Spread | None, *, total: bool) -> Spread:
+    """Return the levels that a release opens: the cells, the zooms asked for, and a total where it costs nothing."""
+    cells = Spread(levels=Levels(answer.values)) if zooms is None else zooms
+    return cells.with_total_for(answer, law) if total else cells
 
 
 def noise_law(mechanism: str, noise: str) -> type[PlannedNoise]:

@@ -5,7 +5,7 @@ are; each other section is a `@settings` class here.
 """
 
 import re
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from fractions import Fraction
@@ -14,20 +14,13 @@ from pathlib import Path
 from typing import Final, cast
 
 from fleetcount_client.policy import DEFAULT_PERIOD_S
-from fleetcount_mechanisms.accounting.solving import noise_for_promise
-from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, kind_of_law
-from fleetcount_mechanisms.design import Spread
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
-from fleetcount_mechanisms.levels import neighbouring_sides
-from fleetcount_mechanisms.losses import PlannedNoise, noise_for
-from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_QUESTION_WINDOWS, MAX_ZOOMS
+from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_QUESTION_WINDOWS
 from fleetcount_protocol.question.fields import Coin, DrillDown, Participants
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import (
@@ -43,24 +36,18 @@ from fleetcount_protocol.window.domain import (
     Prefixes,
     SquareGrid,
     ValueDomain,
-    levels_of,
 )
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
     MODE_FORMS,
     Aggregator,
     Mode,
-    Release,
-    ReleaseKind,
     UploadStyle,
-    coarser_levels,
 )
 from fleetcount_transport.settings import (
     UnfitKeyError,
-    names_of,
     read_rows,
     read_settings,
-    read_table,
     setting,
     settings,
 )
@@ -68,6 +55,7 @@ from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range, exact_number, shown
 
 from fleetcount.keys.descriptors import read_descriptor
+from fleetcount.question.release_table import read_promise
 from fleetcount.question.schedule import SCHEDULE_KEYS, read_schedule
 
 # Refusals of a specification that come from the rules of a question or a law, told by file, line, key and value.
@@ -130,149 +118,6 @@ def _given(root: Table, keys: tuple[str, ...]) -> str | None:
         if table.has(name):
             return key
     return None
-
-
-# What comes out of a question and what that may tell of a device: [release] of its specification file.
-#
-# Reads text and solves for the noise; it must not know when windows are, but for how many share a toss of the coin.
-
-_STRENGTHS: Final = {
-    ReleaseKind.GAUSSIAN: ("sd", "variance"),
-    ReleaseKind.GEOMETRIC: ("noise_epsilon",),
-    ReleaseKind.ONE_SIDED: ("noise_epsilon",),
-    ReleaseKind.EXACT: (),
-}
-"""The keys, one of which gives each aggregator's noise of a window; without one it is solved for `epsilon`."""
-_NOISE_KEYS: Final = ("epsilon", "noise_epsilon", "sd", "variance")
-_LAWS: Final[dict[ReleaseKind, type[PlannedNoise]]] = {
-    ReleaseKind.GEOMETRIC: TwoSidedNoise,
-    ReleaseKind.ONE_SIDED: OneSidedNoise,
-    ReleaseKind.GAUSSIAN: GaussianNoise,
-}
-_DELTA: Final = Range("(0, 1/1000]")
-_EPSILON: Final = Range("(0, 100]")
-_NOISE_EPSILON: Final = Range("(0, 10]")
-_VARIANCE: Final = Range("[1/4, 100000000]")
-_SD: Final = Range("[1/2, 10000]")
-_LEVEL: Final = Range("(0, 1)")
-
-
-def _thresholds(table: Table, key: str) -> tuple[int, ...]:
-    value = table.raw(key)
-    if not isinstance(value, list) or not value or not all(type(one) is int for one in cast("list[object]", value)):
-        raise table.refuse(key, "a list of whole numbers, one per value")
-    return tuple(cast("list[int]", value))
-
-
-@settings
-class ReleaseTable:
-    """[release]: by which noise and to which promise; `kind` has a default by the number of windows.
-
-    `followed`, by default true except for a drill-down: the noise is strong enough for such questions one after the
-    other in every period of a device with default limits; false is for the question alone.
-    """
-
-    kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)
-    epsilon: Fraction | None = setting(Table.number, _EPSILON, default=None)
-    noise_epsilon: Fraction | None = setting(Table.number, _NOISE_EPSILON, default=None)
-    sd: Fraction | None = setting(Table.number, _SD, default=None)
-    variance: Fraction | None = setting(Table.number, _VARIANCE, default=None)
-    delta: Fraction = setting(Table.number, _DELTA, default=STATED_DELTA)
-    level: Fraction = setting(Table.number, _LEVEL, default=Fraction(95, 100))
-    thresholds: tuple[int, ...] = setting(_thresholds, default=())
-    zooms: int = setting(Table.integer, 1, MAX_ZOOMS, default=1)
-    followed: bool | None = setting(Table.boolean, default=None)
-
-
-def read_promise(
-    root: Table,
-    answer: AnswerLaw,
-    domain: ValueDomain,
-    shape: ScheduleShape,
-    periods: Sequence[Mapping[int, int]],
-    epsilon: Fraction | None,
-    followed: bool | None,
-) -> tuple[Release, Fraction]:
-    """Return the release of every window, and the delta at which the whole question is stated.
-
-    `periods` are the units that a period touches if such questions follow one another. `epsilon` and `followed`, when
-    given, stand in place of the file's.
-
-    Raises:
-        UsageError: with key, value and what is allowed.
-    """
-    table = root.section("release", names_of(ReleaseTable))
-    asked = read_table(table, ReleaseTable)
-    usual = ReleaseKind.GEOMETRIC if shape.windows == 1 else ReleaseKind.GAUSSIAN
-    kind = usual if asked.kind is None else next(one for one in _STRENGTHS if one.label == asked.kind)
-    spread = _spread(table, domain, asked.zooms)
-    _check_given(table, kind, epsilon)
-    wanted = (shape.levels == 1 if asked.followed is None else asked.followed) if followed is None else followed
-    held = periods if wanted else None
-    target = asked.epsilon if epsilon is None else epsilon
-    if kind is ReleaseKind.EXACT:
-        noise: NoNoise | PlannedNoise = NoNoise()
-    elif target is not None:
-        try:
-            noise = _solved_noise(kind, answer, shape, target, asked.delta, spread, held)
-        except MechanismError as error:
-            if epsilon is not None:
-                raise
-            raise table.wrong("epsilon", f"is {table.raw('epsilon')!r}: {error}") from None
-    elif asked.noise_epsilon is not None:
-        noise = (OneSidedNoise if kind is ReleaseKind.ONE_SIDED else TwoSidedNoise)(asked.noise_epsilon)
-    else:
-        noise = GaussianNoise(cast("Fraction", asked.variance) if asked.sd is None else asked.sd**2)
-    release = Release(
-        kind=kind,
-        noise_epsilon=noise.epsilon,
-        noise_variance=noise.variance if isinstance(noise, GaussianNoise) else None,
-        level=asked.level,
-        thresholds=asked.thresholds,
-        coarser=coarser_levels(spread.levels, spread.coarser(noise)),
-    )
-    return release, asked.delta
-
-
-def _check_given(table: Table, kind: ReleaseKind, epsilon: Fraction | None) -> None:
-    """Refuse a noise that is given by no key, by several or by one of another kind; the command line may give it."""
-    own, given = _STRENGTHS[kind], [key for key in _NOISE_KEYS if table.has(key)]
-    if kind is ReleaseKind.EXACT:
-        if given or epsilon is not None:
-            raise table.refuse("kind", "'geometric' or 'gaussian' beside a noise's size: an exact release has no noise")
-        return
-    wrong = [key for key in given if key not in ("epsilon", *own)]
-    if wrong:
-        said = f"is for another kind: {kind.label!r} is asked, whose noise is given by {' or '.join(own)}"
-        raise table.wrong(wrong[0], said)
-    if epsilon is None and len(given) != 1:
-        allowed = f"exactly one of epsilon (of the whole question, at delta) and {' or '.join(own)} (of a window)"
-        raise table.refuse("epsilon", allowed)
-
-
-def _solved_noise(
-    kind: ReleaseKind,
-    answer: AnswerLaw,
-    shape: ScheduleShape,
-    epsilon: Fraction,
-    delta: Fraction,
-    spread: Spread,
-    periods: Sequence[Mapping[int, int]] | None,
-) -> PlannedNoise:
-    if shape.windows == 1 and (kind is not ReleaseKind.GAUSSIAN or delta == STATED_DELTA):
-        # A single release has a promise without delta, or at the delta that all single ones are stated at.
-        return noise_for(answer, epsilon, _LAWS[kind], spread)
-    # One window has its promise to itself; of many that follow one another a period may touch more than the question.
-    held = None if shape.windows == 1 else periods
-    return noise_for_promise(answer, shape, epsilon, delta, _LAWS[kind], periods=held, spread=spread)
-
-
-def _spread(table: Table, domain: ValueDomain, count: int) -> Spread:
-    """Return the levels that a release opens, and how their noise follows from that of the cells."""
-    try:
-        return Spread(levels=levels_of(domain, neighbouring_sides(count)))
-    except QuestionError as error:
-        raise table.wrong("zooms", f"is {count}: {error}") from None
 
 
 _SECTIONS: Final = ("question", "domain", "drill_down", "schedule", "mechanism", "release", "aggregators")

@@ -6,6 +6,7 @@ It must not ask a device or start a process.
 import csv
 import io
 import json
+import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -23,6 +24,7 @@ from fleetcount.analyst.planning import (
     answer_law,
     half_widths,
     noise_law,
+    opened_levels,
     plan_rows,
     round_counts,
     square_zooms,
@@ -41,7 +43,7 @@ from fleetcount.command.options import (
     staged_directory,
 )
 from fleetcount.command.statements import privacy_lines, statement_json
-from fleetcount.study.plan_windows import PlannedQuestion, compare_ways, parse_levels, plan_walks
+from fleetcount.study.plan_windows import PlannedQuestion, compare_ways, parse_levels, plan_walks, total_sd
 
 _FILE = click.Path(path_type=Path)
 _MOST_DEVICES: Final = 10**9
@@ -75,6 +77,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--threat", type=OneOf(_THREATS), help="With --windows: recommend a way against this one.")
 @click.option("--levels", help="What a drill-down finds: bits of its steps, like 11,18,25,32.")
 @click.option("--zooms", type=Count(2, MAX_ZOOMS), help="Count a grid of V squares at so many zooms in one report.")
+@click.option("--no-total", is_flag=True, help="Open no total of all cells, which direct answers have for nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
 @click.option("--output", metavar="DIR", type=_FILE, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
@@ -111,6 +114,9 @@ def plan(  # one parameter an option, passed by name
     With --zooms the values are the squares of a grid as wide as high, and squares of two, four, ... times the side are
     released beside them, each with noise of its own; epsilon is that of all together.
 
+    Direct answers to two values or more have the total of all cells beside them, with noise of its own that costs a
+    cell nothing; that a device is there at all is then protected like its value, no better. --no-total leaves it out.
+
     With --levels the windows are walks of a drill-down, a window a level, and --values bounds the candidates of a step:
     the threshold that empty cells rarely pass, and the smallest place that a walk then finds.
     """
@@ -118,19 +124,26 @@ def plan(  # one parameter an option, passed by name
         check_output_directory(output)
     question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat", "alone")}
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
-    spread = square_zooms(values, others.pop("zooms"))
+    spread, no_total = square_zooms(values, others.pop("zooms")), others.pop("no_total")
     if steps is not None and question["windows"] is None:
         question["windows"] = len(steps)
     if refused := _not_together(question, steps, spread, output, others["largest_posterior"]):
         raise UsageError(refused)
     if question["windows"] is not None:
-        of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "spread": spread, **question}
+        of_all: dict[str, Any] = {
+            "aggregators": aggregators,
+            "level": level,
+            "spread": spread,
+            "total": not no_total,
+            **question,
+        }
         asked = PlannedQuestion(devices=devices, values=values, epsilon=epsilon, **of_all)
         compare_ways(asked, output, as_json=as_json) if steps is None else plan_walks(asked, steps, as_json=as_json)
         return
     mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))
     law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others)
-    planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=spread)
+    opened = opened_levels(answer, law, spread, total=not no_total)
+    planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=opened)
     _show(planned, epsilon, limit, output, explain=explain, as_json=as_json)
 
 
@@ -160,7 +173,12 @@ def _show(  # how it is shown, by name
 ) -> None:
     """Show what one release gives; write it too where a directory is named."""
     rows = plan_rows(planned, round_counts(planned.devices))
-    foot = [*_zoom_lines(planned, epsilon), *_foot(planned, explain=explain), *_refused(planned.design, limit)]
+    foot = [
+        *_total_line(planned),
+        *_zoom_lines(planned, epsilon),
+        *_foot(planned, explain=explain),
+        *_refused(planned.design, limit),
+    ]
     names = ("true_count", "standard_error", "low", "high")
     record = _record(planned) | {"rows": [dict(zip(names, row, strict=True)) for row in rows]}
     show(record, [*_head(planned), "", *_table(rows), "", *foot], as_json=as_json)
@@ -253,7 +271,8 @@ def _record(planned: Plan) -> dict[str, Any]:
     return {
         "devices": planned.devices,
         "values": design.values,
-        **({} if design.levels.count == 1 else {"zooms": len(design.levels.sides)}),
+        **({} if len(design.levels.sides) == 1 else {"zooms": len(design.levels.sides)}),
+        "total_standard_error": total_sd(planned),
         "aggregators": design.aggregators,
         "mechanism": design.name,
         "sampling_rate": str(design.exposure) if design.rounds == 2 else None,
@@ -270,6 +289,18 @@ def _record(planned: Plan) -> dict[str, Any]:
     }
 
 
+def _total_line(planned: Plan) -> list[str]:
+    """Return the error of the total where it is opened, and that of a sum of cells in its place."""
+    whole = total_sd(planned)
+    if whole is None or not planned.design.levels.total:
+        return []
+    added = math.sqrt(planned.design.values) * planned.sd(0)
+    return [
+        f"All cells together, a number of its own: error {whole:,.1f}; the cells added up: {added:,.1f}",
+        "",
+    ]
+
+
 def _zoom_lines(planned: Plan, epsilon: Fraction) -> list[str]:
     """Return the errors of an empty square at every zoom, under what heads them; nothing of a release of one zoom.
 
@@ -278,7 +309,7 @@ def _zoom_lines(planned: Plan, epsilon: Fraction) -> list[str]:
     """
     design = planned.design
     levels = design.levels
-    if levels.grid is None or levels.count == 1:
+    if levels.grid is None or len(levels.sides) == 1:
         return []
     law = type(design.noise)
     alone = plan_question(planned.devices, design.answer, epsilon, design.aggregators, noise=law).sd(0)  # type: ignore[arg-type]

@@ -4,6 +4,7 @@ It must not ask a device or start a process.
 """
 
 import json
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from fleetcount_analysis.answers import joined_errors
 from fleetcount_analysis.answers.drill_down import least_threshold, smallest_found
 from fleetcount_client.policy import DEFAULT_PERIOD_S
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
@@ -23,6 +25,7 @@ from fleetcount_mechanisms.comparison import Compared, Unit, compare
 from fleetcount_mechanisms.design import Design, Spread
 from fleetcount_mechanisms.errors import InfeasibleTargetError
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_mechanisms.planning import Plan
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
@@ -34,7 +37,7 @@ from fleetcount_protocol.window.window import report_bytes
 from fleetcount.command.base import one_line, show
 from fleetcount.command.options import staged_directory
 
-_HEAD: Final = ("way", "sd at 0", "sd at 100", "sd at 1,000", "seen from", "bytes", "rounds", "if all collude")
+_HEAD: Final = ("way", "sd at 0", "sd at 100", "sd at 1,000", "total", "seen from", "bytes", "rounds", "if all collude")
 _COUNTS: Final = (0, 100, 1000)
 _THREATS: Final = {
     "one-honest": "One operator is honest",
@@ -61,6 +64,7 @@ class PlannedQuestion:
     threat: str | None
     spread: Spread | None = None
     alone: bool = False
+    total: bool = True
 
 
 def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool = False) -> None:
@@ -86,6 +90,7 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
         spread=asked.spread,
         periods=None if asked.alone or windows == 1 else _periods(schedule, units),
         one_in=-(-ONE_ANSWER_PERIOD_S // asked.every),
+        total=asked.total,
     )
     kept = [row for row in rows if asked.threat in (None, row.threat.value)]
     if not kept:
@@ -126,6 +131,7 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
     return [
         f"{windows:,} window{'s' if windows > 1 else ''}, {promise} for all answers of a device together, against",
         "everyone but all operators together. sd: error of one cell of one window, true count 0, 100 or 1,000;",
+        "total: error of all cells together where nobody is in one, a number of its own if direct, else added up;",
         f"seen from: the smallest count told apart from 0 ({float(asked.level * 100):g} % each way); bytes: the shares",
         "that a device sends for one answer.",
         *_followed_words(asked),
@@ -157,6 +163,7 @@ def _record(row: Compared, windows: int) -> dict[str, Any]:
         "noise": design.noise.name,
         **{f"noise_{name}": str(value) for name, value in design.noise.parameters.items()},
         **{f"sd_{count}": plan.sd(min(count, plan.devices)) for count in _COUNTS},
+        "sd_total": total_sd(plan),
         "smallest_count_seen": plan.smallest_count_seen,
         "bytes": _bytes(row),
         "rounds": design.rounds,
@@ -171,11 +178,26 @@ def _printed(row: Compared, windows: int) -> tuple[str, ...]:
     return (
         row.name,
         *errors,
+        "-" if (whole := total_sd(plan)) is None else f"{whole:,.1f}",
         "none" if seen is None else f"{seen:,}",
         f"{_bytes(row):,}",
         str(plan.design.rounds),
         _collusion(row, windows),
     )
+
+
+def total_sd(plan: Plan) -> float | None:
+    """Return the error of the sum of all cells where none holds a device; None of one value, and of responses.
+
+    Joined with the cells where the total has a number of its own; the sum of the cells else. A response's sum of all
+    cells is not what it is asked for: how many answer is known better.
+    """
+    design = plan.design
+    if design.levels.total:
+        return joined_errors(design)[-1]
+    if design.values == 1 or design.device_randomizes:
+        return None
+    return math.sqrt(design.values) * plan.sd(0)
 
 
 def _bytes(row: Compared) -> int:

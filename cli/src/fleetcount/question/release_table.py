@@ -1,0 +1,205 @@
+"""[release] of a question's specification file: what comes out of a question, and what that may tell of a device.
+
+Reads text and solves for the noise; it must not know when windows are, but for how many share a toss of the coin.
+"""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Final, cast
+
+from fleetcount_mechanisms.accounting.solving import noise_for_promise
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, kind_of
+from fleetcount_mechanisms.design import Spread
+from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
+from fleetcount_mechanisms.levels import neighbouring_sides
+from fleetcount_mechanisms.losses import PlannedNoise, noise_for
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.limits import MAX_ZOOMS
+from fleetcount_protocol.window.domain import Categories, Prefixes, ValueDomain, levels_of
+from fleetcount_protocol.window.fields import TOTAL_LABEL, Release, ReleaseKind, coarser_levels
+from fleetcount_transport.settings import names_of, read_table, setting, settings
+from fleetcount_transport.toml_table import Table
+from fleetcount_transport.toml_values import Range, exact_number
+
+_STRENGTHS: Final = {
+    ReleaseKind.GAUSSIAN: ("sd", "variance"),
+    ReleaseKind.GEOMETRIC: ("noise_epsilon",),
+    ReleaseKind.ONE_SIDED: ("noise_epsilon",),
+    ReleaseKind.EXACT: (),
+}
+"""The keys, one of which gives each aggregator's noise of a window; without one it is solved for `epsilon`."""
+_NOISE_KEYS: Final = ("epsilon", "noise_epsilon", "sd", "variance")
+_LAWS: Final[dict[ReleaseKind, type[PlannedNoise]]] = {
+    ReleaseKind.GEOMETRIC: TwoSidedNoise,
+    ReleaseKind.ONE_SIDED: OneSidedNoise,
+    ReleaseKind.GAUSSIAN: GaussianNoise,
+}
+_DELTA: Final = Range("(0, 1/1000]")
+_EPSILON: Final = Range("(0, 100]")
+_NOISE_EPSILON: Final = Range("(0, 10]")
+_VARIANCE: Final = Range("[1/4, 100000000]")
+_SD: Final = Range("[1/2, 10000]")
+_LEVEL: Final = Range("(0, 1)")
+_NO_TOTAL: Final = {
+    "one": "is true for a single value, allowed: 2 values or more; one is its own total",
+    "exact": "is true for exact counts, allowed: false; a reader adds them up without an error",
+    "one-sided": "is true for one-sided counts, allowed: false; their total would be one more count to protect",
+    "random": "is true for answers that devices randomize or sample, allowed: direct answers, of which a total is free",
+    "walk": "is true for a drill-down, allowed: false; its steps ask for other places each",
+    "name": f"is true beside a category {TOTAL_LABEL!r}, allowed: other names",
+}
+"""Why a question opens no total, told to who asks for one."""
+
+
+def _thresholds(table: Table, key: str) -> tuple[int, ...]:
+    value = table.raw(key)
+    if not isinstance(value, list) or not value or not all(type(one) is int for one in cast("list[object]", value)):
+        raise table.refuse(key, "a list of whole numbers, one per value")
+    return tuple(cast("list[int]", value))
+
+
+def _shares(table: Table, key: str) -> tuple[Fraction, ...]:
+    allowed = 'a share of the budget for each zoom, the cells first, above 0 and 1 together: ["0.83", "0.17"]'
+    value = table.raw(key)
+    found = [exact_number(one) for one in cast("list[object]", value)] if isinstance(value, list) else []
+    given = [one for one in found if one is not None]
+    if len(given) != len(found) or any(one <= 0 for one in given) or sum(given, Fraction(0)) != 1:
+        raise table.refuse(key, allowed)
+    return tuple(given)
+
+
+@settings
+class ReleaseTable:
+    """[release]: by which noise and to which promise; `kind` has a default by the number of windows.
+
+    `followed`, by default true except for a drill-down: the noise is strong enough for such questions one after the
+    other in every period of a device with default limits; false is for the question alone. `total` opens the total of
+    all cells with noise of its own, by default wherever that costs a cell nothing: direct answers with two-sided noise,
+    2 values or more. `shares` has the part of the budget of each zoom, equal ones without it.
+    """
+
+    kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)
+    epsilon: Fraction | None = setting(Table.number, _EPSILON, default=None)
+    noise_epsilon: Fraction | None = setting(Table.number, _NOISE_EPSILON, default=None)
+    sd: Fraction | None = setting(Table.number, _SD, default=None)
+    variance: Fraction | None = setting(Table.number, _VARIANCE, default=None)
+    delta: Fraction = setting(Table.number, _DELTA, default=STATED_DELTA)
+    level: Fraction = setting(Table.number, _LEVEL, default=Fraction(95, 100))
+    thresholds: tuple[int, ...] = setting(_thresholds, default=())
+    zooms: int = setting(Table.integer, 1, MAX_ZOOMS, default=1)
+    followed: bool | None = setting(Table.boolean, default=None)
+    total: bool | None = setting(Table.boolean, default=None)
+    shares: tuple[Fraction, ...] = setting(_shares, default=())
+
+
+def read_promise(
+    root: Table,
+    answer: AnswerLaw,
+    domain: ValueDomain,
+    shape: ScheduleShape,
+    periods: Sequence[Mapping[int, int]],
+    epsilon: Fraction | None,
+    followed: bool | None,
+) -> tuple[Release, Fraction]:
+    """Return the release of every window, and the delta at which the whole question is stated.
+
+    `periods` are the units that a period touches if such questions follow one another. `epsilon` and `followed`, when
+    given, stand in place of the file's.
+
+    Raises:
+        UsageError: with key, value and what is allowed.
+    """
+    table = root.section("release", names_of(ReleaseTable))
+    asked = read_table(table, ReleaseTable)
+    usual = ReleaseKind.GEOMETRIC if shape.windows == 1 else ReleaseKind.GAUSSIAN
+    kind = usual if asked.kind is None else next(one for one in _STRENGTHS if one.label == asked.kind)
+    spread = _spread(table, domain, asked, _with_total(table, domain, asked.total, answer, kind))
+    _check_given(table, kind, epsilon)
+    wanted = (shape.levels == 1 if asked.followed is None else asked.followed) if followed is None else followed
+    held = periods if wanted else None
+    target = asked.epsilon if epsilon is None else epsilon
+    if kind is ReleaseKind.EXACT:
+        noise: NoNoise | PlannedNoise = NoNoise()
+    elif target is not None:
+        try:
+            noise = _solved_noise(kind, answer, shape, target, asked.delta, spread, held)
+        except MechanismError as error:
+            if epsilon is not None:
+                raise
+            raise table.wrong("epsilon", f"is {table.raw('epsilon')!r}: {error}") from None
+    elif asked.noise_epsilon is not None:
+        noise = (OneSidedNoise if kind is ReleaseKind.ONE_SIDED else TwoSidedNoise)(asked.noise_epsilon)
+    else:
+        noise = GaussianNoise(cast("Fraction", asked.variance) if asked.sd is None else asked.sd**2)
+    release = Release(
+        kind=kind,
+        noise_epsilon=noise.epsilon,
+        noise_variance=noise.variance if isinstance(noise, GaussianNoise) else None,
+        level=asked.level,
+        thresholds=asked.thresholds,
+        coarser=coarser_levels(spread.levels, spread.coarser(noise)),
+    )
+    return release, asked.delta
+
+
+def _check_given(table: Table, kind: ReleaseKind, epsilon: Fraction | None) -> None:
+    """Refuse a noise that is given by no key, by several or by one of another kind; the command line may give it."""
+    own, given = _STRENGTHS[kind], [key for key in _NOISE_KEYS if table.has(key)]
+    if kind is ReleaseKind.EXACT:
+        if given or epsilon is not None:
+            raise table.refuse("kind", "'geometric' or 'gaussian' beside a noise's size: an exact release has no noise")
+        return
+    wrong = [key for key in given if key not in ("epsilon", *own)]
+    if wrong:
+        said = f"is for another kind: {kind.label!r} is asked, whose noise is given by {' or '.join(own)}"
+        raise table.wrong(wrong[0], said)
+    if epsilon is None and len(given) != 1:
+        allowed = f"exactly one of epsilon (of the whole question, at delta) and {' or '.join(own)} (of a window)"
+        raise table.refuse("epsilon", allowed)
+
+
+def _solved_noise(
+    kind: ReleaseKind,
+    answer: AnswerLaw,
+    shape: ScheduleShape,
+    epsilon: Fraction,
+    delta: Fraction,
+    spread: Spread,
+    periods: Sequence[Mapping[int, int]] | None,
+) -> PlannedNoise:
+    if shape.windows == 1 and (kind is not ReleaseKind.GAUSSIAN or delta == STATED_DELTA):
+        # A single release has a promise without delta, or at the delta that all single ones are stated at.
+        return noise_for(answer, epsilon, _LAWS[kind], spread)
+    # One window has its promise to itself; of many that follow one another a period may touch more than the question.
+    held = None if shape.windows == 1 else periods
+    return noise_for_promise(answer, shape, epsilon, delta, _LAWS[kind], periods=held, spread=spread)
+
+
+def _with_total(table: Table, domain: ValueDomain, asked: bool | None, answer: AnswerLaw, kind: ReleaseKind) -> bool:
+    """Return whether the total is opened: as asked, or by default where nothing speaks against it."""
+    against = {
+        "one": domain.values == 1,
+        "exact": kind is ReleaseKind.EXACT,
+        "one-sided": kind is ReleaseKind.ONE_SIDED,
+        "random": kind_of(answer).form is not AnswerForm.TRUTH,
+        "walk": isinstance(domain, Prefixes),
+        "name": isinstance(domain, Categories) and TOTAL_LABEL in domain.names,
+    }
+    why = next((reason for reason, holds in against.items() if holds), None)
+    if asked and why is not None:
+        raise table.wrong("total", _NO_TOTAL[why])
+    return why is None if asked is None else asked
+
+
+def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable, total: bool) -> Spread:
+    """Return the levels that a release opens, and how their noise follows from that of the cells."""
+    try:
+        levels = levels_of(domain, neighbouring_sides(asked.zooms), total=total)
+    except QuestionError as error:
+        raise table.wrong("zooms", f"is {asked.zooms}: {error}") from None
+    if asked.shares and len(asked.shares) != asked.zooms:
+        raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for each of the {asked.zooms} zooms")
+    return Spread.of_shares(levels, asked.shares)
