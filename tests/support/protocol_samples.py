@@ -127,6 +127,14 @@ def at_zooms(release: Release, count: int) -> Release:
     return replace(release, coarser=coarser)
 
 
+def with_total(release: Release, ratio: int = 1) -> Release:
+    """Return the release with a total too, of so many times the cells' variance, or of an epsilon divided by it."""
+    parameter = release.noise_epsilon if release.noise_variance is None else release.noise_variance
+    assert parameter is not None
+    noise = parameter / ratio if release.noise_variance is None else parameter * ratio
+    return replace(release, coarser=(*release.coarser, CoarserLevel(side=None, noise=noise)))
+
+
 def every_window() -> dict[str, Window]:
     """Return one window of every kind of domain, mechanism, release and upload style."""
     exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(9, 10))

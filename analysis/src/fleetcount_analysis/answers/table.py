@@ -6,7 +6,7 @@ it may be listed with its reason.
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
@@ -14,7 +14,7 @@ from fleetcount_mechanisms.design import Design, Outputs
 from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.hierarchy import combined, half_width, whole_ends
-from fleetcount_analysis.answers.levels import join_of, joins_total, one_level
+from fleetcount_analysis.answers.levels import join_of, joins_total, level_numbers, one_level
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.reading import read
 
@@ -184,6 +184,23 @@ def question_table(
         estimates=estimates,
         low=low,
         high=high,
+    )
+
+
+def each_alone(table: QuestionTable, level: int = 0) -> QuestionTable:
+    """Return the cells of a table (0), or its total (1), every number read alone, as the signed records have them.
+
+    Raises:
+        RangeError: level 1 of a table without a total.
+    """
+    design = one_level(table.design, level)
+    outputs = table.outputs if design == table.design else np.array(
+        [level_numbers(table.design, row, level) for row in table.outputs.tolist()], dtype=np.int64
+    )
+    labels, width = (table.labels, table.width) if level == 0 else (("all cells together",), None)
+    estimates, low, high = _read(design, outputs, table.level)
+    return replace(
+        table, design=design, labels=labels, width=width, outputs=outputs, estimates=estimates, low=low, high=high
     )
 
 
