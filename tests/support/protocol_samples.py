@@ -181,6 +181,9 @@ def every_window() -> dict[str, Window]:
             mechanism=SamplingDie.uniform(Fraction(1, 4), 8),
             release=at_zooms(Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)), 2),
         ),
+        "direct_total": one_round_window(Mode.DIRECT, domain=colours, release=with_total(gaussian)),
+        "sampling_total": sampling_window(release=with_total(gaussian, 4)),
+        "zooms_and_total": one_round_window(Mode.DIRECT, domain=grid, release=with_total(at_zooms(gaussian, 2))),
         "one_sided_zooms": one_round_window(
             Mode.DIRECT,
             domain=replace(grid, columns=2, rows=4),
