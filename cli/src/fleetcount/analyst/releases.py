@@ -172,10 +172,10 @@ class VerifiedRelease(Tabular):
         if not isinstance(domain, SquareGrid):
             return {}
         squares: list[tuple[int, int] | tuple[None, None]] = []
-        grids = self.window.design.levels.grids
+        sides = self.window.release.sides
         for zoom in self._zooms:
             place = passed[zoom] = passed.get(zoom, -1) + 1
-            squares.append(divmod(place, grids[zoom][0]) if zoom < len(grids) else (None, None))
+            squares.append(divmod(place, domain.columns // sides[zoom]) if zoom < len(sides) else (None, None))
         return {"x": [x for _, x in squares], "y": [y for y, _ in squares]}
 
     @cached_property
