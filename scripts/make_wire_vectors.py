@@ -405,6 +405,8 @@ def records() -> list[dict[str, Any]]:
         "one_sided",
         "sampling_exact",
         "direct_zooms",
+        "direct_total",
+        "zooms_and_total",
         "one_sided_zooms",
     )
     every = {name: samples.record(samples.every_window()[name]) for name in names}

@@ -127,6 +127,14 @@ def at_zooms(release: Release, count: int) -> Release:
     return replace(release, coarser=coarser)
 
 
+def with_total(release: Release, ratio: int = 1) -> Release:
+    """Return the release with a total too, of so many times the cells' variance, or of an epsilon divided by it."""
+    parameter = release.noise_epsilon if release.noise_variance is None else release.noise_variance
+    assert parameter is not None
+    noise = parameter / ratio if release.noise_variance is None else parameter * ratio
+    return replace(release, coarser=(*release.coarser, CoarserLevel(side=None, noise=noise)))
+
+
 def every_window() -> dict[str, Window]:
     """Return one window of every kind of domain, mechanism, release and upload style."""
     exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(9, 10))
@@ -173,6 +181,9 @@ def every_window() -> dict[str, Window]:
             mechanism=SamplingDie.uniform(Fraction(1, 4), 8),
             release=at_zooms(Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)), 2),
         ),
+        "direct_total": one_round_window(Mode.DIRECT, domain=colours, release=with_total(gaussian)),
+        "sampling_total": sampling_window(release=with_total(gaussian, 4)),
+        "zooms_and_total": one_round_window(Mode.DIRECT, domain=grid, release=with_total(at_zooms(gaussian, 2))),
         "one_sided_zooms": one_round_window(
             Mode.DIRECT,
             domain=replace(grid, columns=2, rows=4),

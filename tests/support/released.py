@@ -64,7 +64,8 @@ def _signed(record: ReleaseRecord) -> tuple[bytes, ...]:
 
 def _record(window: Window, truth: Counts, seed: int, link: ChainLink) -> ReleaseRecord:
     design, source = window.design, np.random.default_rng(seed)
-    raw = source.binomial(truth, float(design.channel[0])) + _noise(design, truth.size, source)
+    counted = source.binomial(truth, float(design.channel[0])).tolist()
+    raw = np.array(design.opened_sums(counted), dtype=np.int64) + _noise(design, source)
     found = read(design, raw, window.release.level)
     estimates = exact_estimates(design, raw.tolist())
     cells = tuple(
@@ -76,17 +77,21 @@ def _record(window: Window, truth: Counts, seed: int, link: ChainLink) -> Releas
             low=int(found.low[place]),
             high=int(found.high[place]),
         )
-        for place in range(truth.size)
+        for place in range(raw.size)
     )
     return ReleaseRecord(
         window=window, cells=cells, statement=views_of(design), released_at=window.round_two_closes, chain=link
     )
 
 
-def _noise(design: Design, size: int, source: np.random.Generator) -> Counts:
-    """Return the noise of all aggregators: two-sided geometric, or a rounded normal of the law's variance."""
-    shape = (design.aggregators, size)
-    if design.noise.epsilon is None:
-        return np.rint(source.normal(0, design.noise.draw_variance**0.5, shape)).astype(np.int64).sum(axis=0)
-    chance = 1 - math.exp(-float(design.noise.epsilon))
-    return np.asarray(source.geometric(chance, shape) - source.geometric(chance, shape), dtype=np.int64).sum(axis=0)
+def _noise(design: Design, source: np.random.Generator) -> Counts:
+    """Return the noise of all aggregators on every number: two-sided geometric, or a rounded normal of the variance."""
+    drawn = []
+    for law, numbers in design.opened_noise:
+        shape = (design.aggregators, numbers)
+        if law.epsilon is None:
+            drawn.append(np.rint(source.normal(0, law.draw_variance**0.5, shape)).astype(np.int64).sum(axis=0))
+        else:
+            chance = 1 - math.exp(-float(law.epsilon))
+            drawn.append(np.asarray(source.geometric(chance, shape) - source.geometric(chance, shape)).sum(axis=0))
+    return np.concatenate(drawn).astype(np.int64)

@@ -72,10 +72,11 @@ class GaussianSum:
         return math.ceil(math.sqrt(2 * self._spread * max(log_tail, 0.0)))
 
     def log_characteristic(self, angles: Floats) -> Floats:
-        """Return log E[exp(i theta Z)], real and at most 0: Poisson summation, for theta in [-pi, pi]."""
+        """Return log E[exp(i theta Z)], real and at most 0, of period 2 pi in theta: Poisson summation."""
         shifts = 2 * np.pi * np.arange(-_WAVES, _WAVES + 1)
         half = float(self.parameter) / 2
-        at_angle = scipy.special.logsumexp(-half * np.square(np.asarray(angles)[..., None] + shifts), axis=-1)
+        angles = np.remainder(np.asarray(angles) + np.pi, 2 * np.pi) - np.pi
+        at_angle = scipy.special.logsumexp(-half * np.square(angles[..., None] + shifts), axis=-1)
         at_zero = scipy.special.logsumexp(-half * np.square(shifts))
         return np.asarray(np.minimum(self.terms * (at_angle - at_zero), 0.0), dtype=np.float64)
 

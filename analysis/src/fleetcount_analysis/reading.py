@@ -15,7 +15,7 @@ from typing import Final, cast
 import numpy as np
 from fleetcount_mechanisms.asymmetric import ratio_above
 from fleetcount_mechanisms.design import Design, Outputs
-from fleetcount_mechanisms.noise import OneSidedNoise
+from fleetcount_mechanisms.noise import NoiseLaw, OneSidedNoise
 from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis import estimates, intervals
@@ -57,11 +57,17 @@ def read(design: Design, outputs: ArrayLike, level: Fraction) -> Reading:
         raise ShapeError(
             f"a release has shape {opened.shape}; allowed is {design.output_count} numbers, or rows of them"
         )
-    cells, ends = _read_rows(design, rows, level)
+    columns: list[list[Floats | Integers]] = []
+    start = 0
+    for noise, numbers in design.opened_noise:
+        cells, ends = _read_rows(design, noise, rows[:, start : start + numbers], level)
+        both = np.array(ends, dtype=np.int64).reshape(len(rows), -1, 2)
+        parts = (cells.counts, cells.standard_errors, both[..., 0], both[..., 1])
+        columns.append([one.reshape(len(rows), -1) for one in parts])
+        start += numbers
     shape = (design.cell_count,) if opened.ndim == 1 else (len(rows), design.cell_count)
-    both = np.array(ends, dtype=np.int64).reshape(*shape, 2)
-    counts, errors = (one.reshape(shape) for one in (cells.counts, cells.standard_errors))
-    return Reading(estimates=counts, standard_errors=errors, low=both[..., 0], high=both[..., 1])
+    counts, errors, low, high = (np.concatenate(one, axis=1).reshape(shape) for one in zip(*columns, strict=True))
+    return Reading(estimates=counts, standard_errors=errors, low=low, high=high)
 
 
 def exact_estimates(design: Design, outputs: Sequence[int]) -> list[Fraction]:
@@ -78,20 +84,24 @@ def exact_estimates(design: Design, outputs: Sequence[int]) -> list[Fraction]:
     hit, miss = design.channel
     cells = outputs[1:] if design.baseline_opened else outputs
     devices = sum(outputs) if design.outputs is Outputs.ALL else outputs[0]
-    mean = _mean_noise(design)
-    return [(cell - mean - miss * devices) / (hit - miss) for cell in cells]
+    means = [_mean_noise(law, design.aggregators) for law in design.laws]
+    of_each = [mean for mean, size in zip(means, design.levels.sizes, strict=True) for _ in range(size)]
+    return [(cell - mean - miss * devices) / (hit - miss) for cell, mean in zip(cells, of_each, strict=True)]
 
 
-def _mean_noise(design: Design) -> Fraction:
-    if not isinstance(design.noise, OneSidedNoise):
+def _mean_noise(noise: NoiseLaw, aggregators: int) -> Fraction:
+    if not isinstance(noise, OneSidedNoise):
         return Fraction(0)
-    ratio = ratio_above(design.noise.epsilon)
-    mean = Fraction(round(design.aggregators * ratio / (1 - ratio) * _MEAN_GRID), _MEAN_GRID)
-    return mean if design.noise.direction == "up" else -mean
+    ratio = ratio_above(noise.epsilon)
+    mean = Fraction(round(aggregators * ratio / (1 - ratio) * _MEAN_GRID), _MEAN_GRID)
+    return mean if noise.direction == "up" else -mean
 
 
-def _read_rows(design: Design, rows: Integers, level: Fraction) -> tuple[estimates.CellEstimates, Ends]:
-    noise, parties = design.noise, design.aggregators
+def _read_rows(
+    design: Design, noise: NoiseLaw, rows: Integers, level: Fraction
+) -> tuple[estimates.CellEstimates, Ends]:
+    """Read opened numbers that all have this law of noise; of randomized answers all of them are such."""
+    parties = design.aggregators
     if isinstance(noise, OneSidedNoise):
         cells = estimates.one_sided_cells(rows, noise.epsilon, parties, noise.direction)
         return cells, _one_sided_ends(noise, rows, parties, level)

@@ -5,7 +5,16 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_analysis.answers.hierarchy import Pyramid, consistent, even_variances, half_width, levels_of_grid
+from fleetcount_analysis.answers.hierarchy import (
+    Join,
+    Pyramid,
+    combined,
+    consistent,
+    consistent_variances,
+    even_variances,
+    half_width,
+    levels_of_grid,
+)
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_analysis.gaussian_sums import GaussianSum
@@ -57,6 +66,63 @@ def test_the_two_passes_are_the_least_squares_of_the_whole_system(grid: tuple[in
         assert np.allclose(np.bincount(parent, weights=below), above)
     alone = [np.full(size, np.sqrt(one[0])) for size, one in zip(pyramid.sizes, variances, strict=True)]
     assert np.all(np.concatenate(found.standard_errors) < np.concatenate(alone))
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_sums_of_random_trees_have_the_weights_of_dense_least_squares(seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    sizes = [1] if seed % 2 else [int(draw.integers(2, 4))]
+    parents = []
+    for _ in range(int(draw.integers(1, 4))):
+        below = sizes[-1] + int(draw.integers(0, 9))
+        parents.append(np.concatenate([np.arange(sizes[-1]), draw.integers(0, sizes[-1], below - sizes[-1])]))
+        sizes.append(below)
+    pyramid = Pyramid(sizes=tuple(sizes), parents=tuple(parents))
+    laws = [GaussianSum(parameter=Fraction(int(s)), terms=2) for s in draw.integers(4, 400, len(sizes))]
+    matrix = design_matrix(pyramid)
+    weight = np.repeat([1 / law.variance for law in laws], sizes)
+    inverse = np.linalg.inv(matrix.T @ (matrix * weight[:, None]))
+    ends = np.cumsum(sizes)
+
+    for number, (size, end) in enumerate(zip(sizes, ends, strict=True)):
+        sums = draw.integers(-1, 2, size).astype(np.float64)
+        found = Join(pyramid, laws).weights(number, sums)
+        of_cells = matrix[end - size : end].T @ sums
+        assert np.allclose(np.concatenate(found), weight * (matrix @ (inverse @ of_cells)))
+        parts = combined([(found, 3)], laws)
+        variance = sum(often * one**2 * law.variance for one, often, law in parts)
+        assert variance == pytest.approx(3 * of_cells @ inverse @ of_cells, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "block", "noise", "wanted"),
+    [  # Computed apart, by eigenspaces: cells, blocks of cells, the total.
+        (16, 4, ("2", "5", "3"), (Fraction(4278, 2587), Fraction(6360, 2587), Fraction(480, 199))),
+        (256, 64, ("4/3", "4", "1"), (Fraction(95992, 73097), Fraction(213760, 73097), None)),
+    ],
+)
+def test_cells_blocks_and_a_total_have_the_variances_of_a_second_computation(
+    values: int, block: int, noise: tuple[str, ...], wanted: tuple[Fraction | None, ...]
+) -> None:
+    blocks = values // block
+    parents = (np.zeros(blocks, dtype=np.int64), np.arange(values) // block)
+    pyramid = Pyramid(sizes=(1, blocks, values), parents=parents)
+
+    found = consistent_variances(pyramid, [float(Fraction(one)) for one in reversed(noise)])
+
+    for variances, exact in zip(reversed(found), wanted, strict=True):
+        if exact is not None:
+            assert variances == pytest.approx(np.full(variances.size, float(exact)), rel=1e-12)
+
+
+def test_sums_of_m_cells_beside_a_total_have_noise_of_m_times_the_rest() -> None:
+    values, law = 72, GaussianSum(parameter=Fraction(660), terms=2)
+    join = Join(Pyramid(sizes=(1, values), parents=(np.zeros(values, dtype=np.int64),)), [law, law])
+
+    for m in (1, 2, 36, 72):
+        parts = combined([(join.weights(1, (np.arange(values) < m).astype(np.float64)), 1)], [law, law])
+        variance = sum(often * weight**2 * one.variance for weight, often, one in parts)
+        assert variance == pytest.approx(law.variance * m * (1 - m / (values + 1)), rel=1e-6)
 
 
 def test_a_grid_has_squares_of_twice_the_side_above_it() -> None:

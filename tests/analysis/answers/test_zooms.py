@@ -95,6 +95,32 @@ def test_every_number_is_read_like_that_of_its_zoom_alone(law: NoiseLaw, rate: F
         )
 
 
+@pytest.mark.parametrize(
+    "laws",
+    [
+        [GaussianNoise(Fraction(one)) for one in (40, 9, 160)],
+        [TwoSidedNoise(Fraction(1, one)) for one in (4, 2, 9)],
+        [OneSidedNoise(Fraction(1, one)) for one in (4, 2)],
+    ],
+    ids=["Gaussian", "geometric", "one-sided"],
+)
+def test_every_number_is_read_by_the_noise_of_its_level(laws: list[NoiseLaw]) -> None:
+    levels = Levels(16, (4, 4), (1, 2), total=len(laws) == 3)
+    design = Design(
+        answer=Truth(16), noise=laws[0], values=16, aggregators=2, levels=levels, coarser=tuple(laws[1:])
+    )
+    opened = [30] * levels.opened
+
+    together, exact = read(design, opened, LEVEL), exact_estimates(design, opened)
+
+    for number, size in enumerate(levels.sizes):
+        alone = one_level(design, number)
+        wanted = read(alone, [30] * size, LEVEL)
+        for name in ("estimates", "standard_errors", "low", "high"):
+            assert level_numbers(design, getattr(together, name).tolist(), number) == tuple(getattr(wanted, name))
+        assert level_numbers(design, exact, number) == tuple(exact_estimates(alone, [30] * size))
+
+
 @pytest.mark.parametrize("rate", [RATE, Fraction(1)], ids=str)
 def test_consistent_counts_add_up_and_are_closer_than_the_raw_ones(rate: Fraction) -> None:
     design = question(LAWS["Gaussian"], rate)

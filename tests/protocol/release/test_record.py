@@ -232,6 +232,9 @@ def test_noise_of_every_aggregator_is_named() -> None:
         "direct_gaussian": {"discrete Gaussian"},
     }
     assert [dict(noise.parameters) for noise in noise_laws(WINDOWS["direct_gaussian"])] == [{"variance": 662}] * 2
+    summed = noise_laws(WINDOWS["sampling_total"])
+    assert [dict(noise.coarser) for noise in summed] == [{"total": {"variance": 4 * 662}}] * 2
+    assert list(noise_laws(WINDOWS["zooms_and_total"])[0].coarser) == ["2", "total"]
     assert [noise.aggregator_id for noise in record(WINDOWS["sampling_five"]).noise] == [
         "alpha",
         "beta",

@@ -8,7 +8,7 @@ from fleetcount.__main__ import run_command
 from fleetcount_protocol.window.domain import Categories, Frame
 from fleetcount_protocol.window.fields import Mode
 
-from tests.support.protocol_samples import one_round_window
+from tests.support.protocol_samples import one_round_window, with_total
 from tests.support.published import GEOMETRIC, trusted_toml, write_town
 from tests.support.question_samples import one_round_question
 from tests.support.released import write_question, write_release
@@ -31,6 +31,8 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Mode.DIRECT, domain=Categories(names=("red", "<b>green</b>", "blue")), release=GEOMETRIC
     )
     write_question(folder / "colours", colours, (0, 1, 2), lambda index: np.array([40, 500 + index, 0]))
+    summed = one_round_question(Mode.DIRECT, domain=Categories(names=("a", "b", "c")), release=with_total(GEOMETRIC, 2))
+    write_question(folder / "summed", summed, (0, 1), lambda index: np.array([40, 500 + index, 0]))
     window = one_round_window(Mode.DIRECT, release=GEOMETRIC)
     write_release(folder / "speed.json", window, np.array([77]))
     return folder

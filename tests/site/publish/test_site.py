@@ -138,6 +138,27 @@ def test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard(brow
     visit.close()
 
 
+def test_all_cells_together_are_shown_by_the_signed_total(browser: Browser, site: Path, tmp_path: Path) -> None:
+    visit = opened(browser, site / "summed/index.html")
+    total = json.loads((site / "summed/records/00001.json").read_text())["cells"][-1]
+
+    said, verdict = quiet(visit).inner_text("#together"), visit.page.inner_text("#verdict")
+
+    assert said == (
+        f"All cells together: {total['low']} to {total['high']} (95 % interval; estimate {total['estimate']}, opened"
+        f" total {total['raw']})"
+    )
+    assert verdict.endswith("The numbers shown are the signed ones.")
+    visit.close()
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    script = copy / "summed/data/question.js"
+    script.write_text(script.read_text().replace(f"[{total['raw']},", f"[{total['raw'] + 1},"))
+    visit = opened(browser, copy / "summed/index.html")
+    assert quiet(visit).inner_text("#verdict").endswith("do not believe this page.")
+    visit.close()
+
+
 def test_play_goes_through_the_windows_and_stops(browser: Browser, site: Path) -> None:
     visit = opened(browser, site / "map/index.html")
     page = quiet(visit)

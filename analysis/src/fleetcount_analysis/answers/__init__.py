@@ -56,8 +56,11 @@ __all__ = [
     "smallest_telling_group",
     "smoothed",
     "survivors",
+    "table_design",
+    "table_numbers",
     "total",
     "totals_at_once",
+    "window_totals",
     "write_csv",
     "write_geojson",
     "write_parquet",
@@ -67,7 +70,7 @@ if TYPE_CHECKING:
     from fleetcount_mechanisms.answers import Side
 
     from fleetcount_analysis.answers.chosen import Chosen, all_at_once, largest, largest_changes, survivors
-    from fleetcount_analysis.answers.combinations import Answer, difference, total, totals_at_once
+    from fleetcount_analysis.answers.combinations import Answer, difference, total, totals_at_once, window_totals
     from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told, smallest_refused
     from fleetcount_analysis.answers.drill_down import (
         FoundPlace,
@@ -82,7 +85,14 @@ if TYPE_CHECKING:
     )
     from fleetcount_analysis.answers.export import append_parquet, write_csv, write_geojson, write_parquet
     from fleetcount_analysis.answers.hierarchy import Pyramid, consistent, even_variances, levels_of_grid
-    from fleetcount_analysis.answers.levels import joined_errors, joined_levels, level_numbers, one_level
+    from fleetcount_analysis.answers.levels import (
+        joined_errors,
+        joined_levels,
+        level_numbers,
+        one_level,
+        table_design,
+        table_numbers,
+    )
     from fleetcount_analysis.answers.metering import RatioAnswer, meter, smallest_telling_group
     from fleetcount_analysis.answers.places import GridPlaces, HexagonPlaces, cells_inside
     from fleetcount_analysis.answers.readings import readable
@@ -97,12 +107,12 @@ else:
         __name__,
         {
             "chosen": "Chosen all_at_once largest largest_changes survivors",
-            "combinations": "Answer difference total totals_at_once",
+            "combinations": "Answer difference total totals_at_once window_totals",
             "drill_down": "FoundPlace PrunedPlace WalkStep chosen_excess find_chance found_places least_threshold"
             " pruned_places smallest_found",
             "export": "append_parquet write_csv write_geojson write_parquet",
             "hierarchy": "Pyramid consistent even_variances levels_of_grid",
-            "levels": "joined_errors joined_levels level_numbers one_level",
+            "levels": "joined_errors joined_levels level_numbers one_level table_design table_numbers",
             "metering": "RatioAnswer meter smallest_telling_group",
             "places": "GridPlaces HexagonPlaces cells_inside",
             "readings": "readable",

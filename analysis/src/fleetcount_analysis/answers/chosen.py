@@ -2,7 +2,7 @@
 
 A cell selected by its number must not get the interval of a cell fixed before: the largest of many counts is largest
 also because of its noise. Every interval here is one of m that all hold at once with the table's level: each has the
-level 1 - (1 - level)/m (Bonferroni), or level^(1/m) for independent counts, in direct mode (Sidak).
+level 1 - (1 - level)/m (Bonferroni), or level^(1/m) for independent counts, in direct mode without a total (Sidak).
 """
 
 import math
@@ -14,8 +14,8 @@ import numpy as np
 from fleetcount_mechanisms.design import Design, Outputs
 from numpy.typing import NDArray
 
-from fleetcount_analysis.answers.combinations import Answer, differing
-from fleetcount_analysis.answers.ends import Sums, difference_ends, sum_ends
+from fleetcount_analysis.answers.combinations import Answer, differing, joined_with_total
+from fleetcount_analysis.answers.ends import Joined, Sums, difference_ends, sum_ends
 from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.intervals import simultaneous_level
@@ -36,13 +36,14 @@ class Chosen:
 def each_level(design: Design, level: Fraction, together: int) -> Fraction:
     """Return the level of each of `together` intervals that all hold at once with `level`.
 
-    level^(1/m), rounded up, where the counts are independent (direct mode); else 1 - (1 - level)/m.
+    level^(1/m), rounded up, where the counts are independent (direct mode); else 1 - (1 - level)/m. Counts joined with
+    a total share noises: of their signed errors fewer than level^(1/m) may hold together (docs/spec.md).
 
     Raises:
         RangeError: a level outside (0, 1), or no interval.
     """
     joint = simultaneous_level(level, together)
-    if design.outputs is not Outputs.CELLS or design.channel[0] != 1:
+    if design.outputs is not Outputs.CELLS or design.channel[0] != 1 or design.levels.count > 1:
         return joint
     root = Fraction(-math.expm1(math.log(level) / together)) * (1 - Fraction(1, 1 << 45))
     return 1 - max(root, 1 - joint)
@@ -116,8 +117,10 @@ def largest_changes(
     pair = [_single(table, [(one, column) for column in columns]) for one in (row, before)]
     level = each_level(table.design, table.level, len(columns))
     together = differing(table, frozenset({later}), frozenset({earlier}))
-    ends = difference_ends(table.design, pair[0], pair[1], together, level)
     estimates = table.estimates[row, columns] - table.estimates[before, columns]
+    alike = joined_with_total(table, *([Region.of(columns[0] + 1, one)] for one in (later, earlier)))
+    joined = None if alike is None else Joined(estimates=estimates, parts=alike.parts)
+    ends = difference_ends(table.design, pair[0], pair[1], together, level, joined=joined)
     found = _chosen(table, [(row, column) for column in columns], estimates.tolist(), ends)
     return sorted(found, key=lambda one: -abs(one.answer.estimate))[:number]
 
@@ -126,7 +129,9 @@ def _single(table: QuestionTable, places: Sequence[tuple[int, int]]) -> Sums:
     """Return single counts, given by row and column, as sums of one count each."""
     rows, columns = (np.array(part, dtype=np.int64) for part in zip(*places, strict=True))
     devices = table.devices[rows] if table.design.baseline_opened else None
-    return Sums(values=table.raw[rows, columns], cells=1, windows=1, devices=devices)
+    alike = joined_with_total(table, [Region.of(int(columns[0]) + 1, int(table.windows[rows[0]]))])
+    joined = None if alike is None else Joined(estimates=table.estimates[rows, columns], parts=alike.parts)
+    return Sums(values=table.raw[rows, columns], cells=1, windows=1, devices=devices, joined=joined)
 
 
 def _chosen(

@@ -1,18 +1,25 @@
 """Sums over cells and windows, and differences, of a question's table, for regions fixed before the data were seen.
 
+Where the releases have a total of all cells, direct counts are joined with it: a sum of m of V cells then has m (1 -
+m/(V + 1)) times the noise of a cell if the total's is the same, and a sum of all cells hardly more noise than one cell.
+Sums of all sampled cells are read from the totals alone where these have less noise.
+
 A region selected by its numbers must not be an argument: the interval of `total` or `difference` holds for one region.
 `totals_at_once` is for several regions of which one is selected later, `chosen` for single cells.
 """
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
+from fleetcount_mechanisms.design import Design
 from numpy.typing import NDArray
 
-from fleetcount_analysis.answers.ends import Sums, difference_ends, estimates_of, sum_ends
+from fleetcount_analysis.answers.ends import Joined, Sums, difference_ends, estimates_of, sum_ends
+from fleetcount_analysis.answers.hierarchy import combined
+from fleetcount_analysis.answers.levels import join_of, joins_total, one_level
 from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.interval_words import interval_text, level_text
@@ -62,9 +69,9 @@ def total(table: QuestionTable, region: Region, *, seen_at_most: int | None = No
     if seen_at_most is not None and not 1 <= seen_at_most <= most:
         raise RangeError("seen_at_most", seen_at_most, f"1 to {most}, the windows of one unit of the coin")
     used = seen_at_most is not None and seen_at_most < most
-    sums = sums_of(table, [region], seen_at_most or most)
+    design, sums = _asked(table, [region], seen_at_most or most)
     assumes = f"no device is counted in more than {seen_at_most} windows of one unit" if used else ""
-    return _answer(table, sums, sum_ends(table.design, sums, table.level), assumes=assumes)
+    return _answer(table, design, sums, table.level, assumes=assumes)
 
 
 def difference(table: QuestionTable, later: Region, earlier: Region, *, stayed_at_least: int = 0) -> Answer:
@@ -83,16 +90,20 @@ def difference(table: QuestionTable, later: Region, earlier: Region, *, stayed_a
         raise RangeError("difference", f"cell {min(common[0])} of window {min(common[1])} in both", "no common count")
     if stayed_at_least:
         _check_stayed(table, later, earlier, stayed_at_least)
+    alone = all(_by_totals(table, one) for one in (later, earlier))
+    (design, after), (_, before) = (_asked(table, [one], alone=alone) for one in (later, earlier))
+    joined = joined_with_total(table, [later], [earlier])
     low, high = difference_ends(
-        table.design,
-        sums_of(table, [later]),
-        sums_of(table, [earlier]),
+        design,
+        after,
+        before,
         differing(table, later.windows, earlier.windows),
         table.level,
         stayed_at_least,
         apart=not later.windows & earlier.windows,
+        joined=joined,
     )
-    parts = [float(estimates_of(table.design, sums_of(table, [one]))[0]) for one in (later, earlier)]
+    parts = [float(estimates_of(design, one)[0]) for one in (after, before)]
     return Answer(
         estimate=parts[0] - parts[1],
         low=int(low[0]),
@@ -112,8 +123,87 @@ def totals_at_once(table: QuestionTable, regions: Sequence[Region]) -> list[Answ
         RangeError: no region; as `total`.
     """
     level = simultaneous_level(table.level, len(regions))
-    every = [sums_of(table, [region]) for region in regions]
-    return [_answer(table, sums, sum_ends(table.design, sums, level), together=len(regions)) for sums in every]
+    every = [_asked(table, [region]) for region in regions]
+    return [_answer(table, design, sums, level, together=len(regions)) for design, sums in every]
+
+
+def window_totals(table: QuestionTable) -> tuple[Floats, Integers, Integers]:
+    """Return the number of devices in all cells of every window: estimates and interval ends, each of shape (W,).
+
+    Every interval holds alone, with the level of the table.
+
+    Raises:
+        RangeError: as `ends.sum_ends`.
+    """
+    cells = range(1, table.design.values + 1)
+    design, sums = _asked(table, [Region.of(cells, window) for window in table.windows.tolist()])
+    return estimates_of(design, sums), *sum_ends(design, sums, table.level)
+
+
+def joined_with_total(
+    table: QuestionTable, later: Sequence[Region], earlier: Sequence[Region] | None = None
+) -> Joined | None:
+    """Return sums of regions of one form, or each less one of `earlier`, joined with the totals of their windows.
+
+    None where the table's counts are not joined. The regions of a sum or a difference have the same noises, since every
+    cell is like every other.
+
+    Raises:
+        RangeError: an unknown window or cell.
+    """
+    if not joins_total(table.design):
+        return None
+    join, laws = join_of(table.design)
+    estimates: list[float] = []
+    terms: list[tuple[list[Floats], int]] = []
+    nothing: list[Region | None] = [None] * len(later)
+    for added, taken in zip(later, earlier or nothing, strict=True):
+        estimates.append(0.0)
+        terms = []
+        for windows, signs in _patterns(table, added, taken):
+            weights = join.weights(1, signs)
+            opened = table.outputs[table.rows(windows)].sum(axis=0)
+            estimates[-1] += float(opened @ np.concatenate(weights[::-1]))
+            terms.append((weights, len(windows)))
+    return Joined(estimates=np.array(estimates), parts=combined(terms, laws))
+
+
+def _patterns(table: QuestionTable, added: Region, taken: Region | None) -> Iterator[tuple[frozenset[int], Floats]]:
+    """Yield the windows in which the same cells are added, taken away or both, and these cells, float64 (V,)."""
+    signs = [np.zeros(table.design.values) for _ in range(2)]
+    signs[0][table.columns(added.cells)] = 1
+    if taken is not None:
+        signs[1][table.columns(taken.cells)] = -1
+    before = frozenset[int]() if taken is None else taken.windows
+    for windows, pattern in (
+        (added.windows - before, signs[0]),
+        (before - added.windows, signs[1]),
+        (added.windows & before, signs[0] + signs[1]),
+    ):
+        if windows:
+            yield windows, pattern
+
+
+def _by_totals(table: QuestionTable, region: Region) -> bool:
+    """Return whether the totals of sampled counts say more of all cells than the cells do."""
+    design = table.design
+    if not design.levels.total or joins_total(design) or len(region.cells) != design.values:
+        return False
+    return design.laws[-1].draw_variance < design.values * design.noise.draw_variance
+
+
+def _asked(
+    table: QuestionTable, regions: Sequence[Region], together: int | None = None, *, alone: bool | None = None
+) -> tuple[Design, Sums]:
+    """Return the sums of regions and the design by which they are read: that of the totals alone, or the table's.
+
+    `alone` says which, where it must be one for several sums.
+    """
+    sums = sums_of(table, regions, together)
+    if not (_by_totals(table, regions[0]) if alone is None else alone):
+        return table.design, sums
+    totals = [int(table.outputs[table.rows(one.windows), -1].sum()) for one in regions]
+    return one_level(table.design, 1), replace(sums, values=np.array(totals, dtype=np.int64), cells=1)
 
 
 def sums_of(table: QuestionTable, regions: Sequence[Region], together: int | None = None) -> Sums:
@@ -137,6 +227,7 @@ def sums_of(table: QuestionTable, regions: Sequence[Region], together: int | Non
         windows=len(first.windows),
         together=together or max(_together(table, one.windows) for one in regions),
         devices=np.array(devices, dtype=np.int64) if table.design.baseline_opened else None,
+        joined=joined_with_total(table, regions),
     )
 
 
@@ -147,10 +238,11 @@ def differing(table: QuestionTable, later: frozenset[int], earlier: frozenset[in
 
 
 def _answer(
-    table: QuestionTable, sums: Sums, ends: tuple[Integers, Integers], together: int = 1, assumes: str = ""
+    table: QuestionTable, design: Design, sums: Sums, level: Fraction, together: int = 1, assumes: str = ""
 ) -> Answer:
+    ends = sum_ends(design, sums, level)
     return Answer(
-        estimate=float(estimates_of(table.design, sums)[0]),
+        estimate=float(estimates_of(design, sums)[0]),
         low=int(ends[0][0]),
         high=int(ends[1][0]),
         level=table.level,

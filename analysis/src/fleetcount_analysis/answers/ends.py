@@ -11,6 +11,8 @@ It must not know a table: its arguments are sums of opened numbers. No other mod
   tests are made at that end, each stricter by the error spent (Berger and Boos 1994).
 
   That the widest law is enough, here and in the sum before, is measured at every corner and not proven.
+* Direct with a total: a sum joined with it is a combination of noises with weights (`Joined`), and its half width is
+  that of `hierarchy.half_width`: never too narrow.
 * Responses: a region of r cells is one value with P' = P + (r-1) Q and Q' = r Q (places), or r N bits (vectors);
   `response_tails` inverts it. Differences of responses combine two intervals: in the same windows each with half the
   error; in different windows, which are independent, both at the level, by the root of the sum of the squared distances
@@ -31,6 +33,7 @@ from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
 
+from fleetcount_analysis.answers.hierarchy import Parts, half_width, whole_ends
 from fleetcount_analysis.answers.noises import ScaledNoise, noise_total
 from fleetcount_analysis.answers.tails import SumLaw, first_true, tail_of
 from fleetcount_analysis.channels import LARGEST_COUNT, AnySum
@@ -50,11 +53,20 @@ _MOST_TERMS: Final = 1 << 22
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Joined:
+    """The least-squares `estimates` of R sums, float64 (R,), and the combination of noises that is in each of them."""
+
+    estimates: Floats
+    parts: Parts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sums:
     """Sums of opened numbers of R regions of one form, `cells` cells in each of `windows` windows: int64 of shape (R,).
 
     `devices` are the sums of the noised numbers of devices of those windows if the design opens them, else None. No
-    device is counted in more than `together` windows of one unit of the coin.
+    device is counted in more than `together` windows of one unit of the coin. `joined` has their estimates and noises
+    where a total was opened beside the cells.
     """
 
     values: Integers
@@ -62,6 +74,7 @@ class Sums:
     windows: int
     together: int = 1
     devices: Integers | None = None
+    joined: Joined | None = None
 
     @property
     def terms(self) -> int:
@@ -71,6 +84,8 @@ class Sums:
 
 def estimates_of(design: Design, sums: Sums) -> Floats:
     """Return the unbiased estimates of the sums of true counts, float64 (R,); a device counts once for each window."""
+    if sums.joined is not None:
+        return sums.joined.estimates
     hit, miss = (float(chance) for chance in design.channel)
     mean = design.aggregators * sums.terms * design.noise.mean
     devices = np.zeros(sums.values.shape) if sums.devices is None else sums.cells * miss * sums.devices
@@ -86,7 +101,9 @@ def sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
     """
     tail = tail_of(level)
     _check_size(sums.values)
-    if isinstance(design.noise, OneSidedNoise):
+    if sums.joined is not None:
+        low, high = whole_ends(sums.joined.estimates, half_width(sums.joined.parts, level))
+    elif isinstance(design.noise, OneSidedNoise):
         low, high = _one_sided(design.noise, sums.values, design.aggregators * sums.terms, 2 * tail)
     elif design.outputs is not Outputs.CELLS:
         channel, devices, total = _response_channel(design, sums, tail)
@@ -109,12 +126,13 @@ def difference_ends(
     stayed: int = 0,
     *,
     apart: bool = True,
+    joined: Joined | None = None,
 ) -> Ends:
     """Return the ends of the interval of every difference, later less earlier; they may be negative.
 
     `together` is the largest number of windows of one unit in one of the two regions, and in both together; `stayed` a
     number of devices known to be counted in both, which a shared toss cancels (0 is always valid). `apart` means that
-    the regions have no window in common.
+    the regions have no window in common. `joined` is the difference of sums joined with a total.
 
     Raises:
         RangeError, TooLargeError: as `sum_ends`.
@@ -122,6 +140,8 @@ def difference_ends(
     tail, values = tail_of(level), later.values - earlier.values
     for one in (later, earlier):
         _check_size(one.values)
+    if joined is not None:
+        return whole_ends(joined.estimates, half_width(joined.parts, level))
     if design.outputs is not Outputs.CELLS:
         return _response_difference(design, (later, earlier), level, apart=apart)
     if isinstance(design.noise, OneSidedNoise):

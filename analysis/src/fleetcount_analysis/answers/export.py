@@ -16,9 +16,12 @@ from typing import Any, Final
 from urllib.parse import quote
 
 import numpy as np
+from fleetcount_mechanisms.design import Design
 from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.chosen import window_ends
+from fleetcount_analysis.answers.combinations import window_totals
+from fleetcount_analysis.answers.levels import joins_total
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.answers.readings import readable
 from fleetcount_analysis.answers.table import QuestionTable
@@ -33,6 +36,9 @@ COLUMNS: Final = (
 
 """The columns of every table; one of a square grid has `x` and `y` behind `label`."""
 
+TOTAL_COLUMNS: Final = ("total_raw", "total_estimate", "total_low", "total_high")
+"""What a table has behind them where releases have a total: all cells of the window together."""
+
 _TEXTS: Final = ("label",)
 """The columns of texts that others chose."""
 _FORMAT: Final = "fleetcount-question-table-1"
@@ -46,7 +52,8 @@ def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) 
     """Return the table's columns, each of shape (W * V,), window by window, cell by cell.
 
     `participants` are the noised numbers of devices in the records, one for each window: the readable numbers then
-    sum to them at most. Not used for randomized answers, whose tables have such numbers.
+    sum to them at most. Not used for randomized answers, whose tables have such numbers. Of releases with a total every
+    row of a window has the total's columns too.
 
     Raises:
         ShapeError: not one number of participants for each window.
@@ -70,7 +77,15 @@ def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) 
         "low_all": low,
         "high_all": high,
         "readable": readable(table.estimates, devices).ravel(),
+        **{name: np.repeat(column, values) for name, column in _totals(table).items()},
     }
+
+
+def _totals(table: QuestionTable) -> dict[str, NDArray[Any]]:
+    """Return the columns about all cells together, each of shape (W,); none without a total."""
+    if not table.design.levels.total:
+        return {}
+    return dict(zip(TOTAL_COLUMNS, (table.outputs[:, -1], *window_totals(table)), strict=True))
 
 
 def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
@@ -84,11 +99,17 @@ def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
         "noise": {"law": design.noise.name} | _parameters(design.noise),
         "aggregators": design.aggregators,
         "values": design.values,
+        **({"total": _total_of(design)} if design.levels.total else {}),
         "level": str(table.level),
         "intervals": "low, high: each alone; low_all, high_all: all cells of a window at once, so also the largest",
         "statement": list(table.statement),
         "missing": {str(window): reason for window, reason in sorted(table.missing.items())},
     }
+
+
+def _total_of(design: Design) -> dict[str, Any]:
+    used = "cells and sums are joined with it" if joins_total(design) else "read alone, or from the cells if these say more"
+    return {"noise": {"law": design.laws[-1].name} | _parameters(design.laws[-1]), "used": used}
 
 
 def write_csv(table: QuestionTable, path: Path, title: str = "", participants: Sequence[int] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""One report counted at several zooms: consistent counts of a pyramid of levels, each noised on its own.
+"""One report counted at several levels, each noised on its own: larger squares, a total. Counts of all that add up.
 
 It must not read randomized answers. A sampled device is in the sample at all levels or at no level, so sampled counts
 add up as counts do: the same combination of the opened numbers is best for them too, and is divided by p.
@@ -11,11 +11,16 @@ least-squares counts exactly (Hay, Rastogi, Miklau and Suciu 2010; here for any 
     z = w y + (1 - w) sum z_children,  w = S / (S + v),  Var z = w v,  S = sum Var z_children     upwards; z = y below
     h = z + r (h_parent - sum z_siblings),  r = Var z / S,  Var h = Var z (1 - r) + r^2 Var h_parent          downwards
 
+A sum of counts g, and so each count too, is a combination of the opened numbers whose weights the same passes give.
+With A the levels as sums of cells, W = diag(1/v) and C = (A'WA)^-1, the estimate of g'x is g'CA'Wy, so its weights are
+W A C g; and A C g is what the passes return where the opened numbers are y with A'Wy = g: v g at g's own level, else 0.
+
 The loss: a moved device changes two cells of each level, so rho = sum over levels of 1/s_l (discrete Gaussian), and the
 pure loss is 2 sum e1_l (geometric). L levels of variance s have the rho of one level of variance s/L.
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -134,7 +139,7 @@ def consistent_variances(pyramid: Pyramid, variances: Sequence[float]) -> tuple[
 
     `variances` has one number for each level; no data is needed.
     """
-    return tuple(_Upward(pyramid, variances).down([np.zeros(size) for size in pyramid.sizes])[1])
+    return tuple(_Passes(pyramid, variances).down([np.zeros(size) for size in pyramid.sizes])[1])
 
 
 def consistent(
@@ -168,14 +173,13 @@ def consistent(
     laws = [noise_total(law, aggregators) for law in noise]
     if any(law.is_zero for law in laws):
         raise RangeError("law of noise", "none", "noise on every level")
-    up = _Upward(pyramid, [law.variance for law in laws])
-    estimates, variances = up.down(opened)
+    estimates, variances = Join(pyramid, laws).down(opened)
     sure = level if sampling_rate == 1 else (1 + level) / 2
-    low, high = [], []
+    low: list[Integers] = []
+    high: list[Integers] = []
     for reach, one in zip(_reaches(pyramid, tuple(laws), sure), estimates, strict=True):
-        middle = np.rint(one)
-        low.append(np.maximum(np.minimum(np.ceil(one - reach), middle), 0).astype(np.int64))
-        high.append(np.maximum(np.maximum(np.floor(one + reach), middle), 0).astype(np.int64))
+        for side, ends in zip((low, high), whole_ends(one, reach), strict=True):
+            side.append(np.maximum(ends, 0))
         if sampling_rate < 1:
             low[-1] = _of_sample(low[-1], sampling_rate, sure, 0)
             high[-1] = _of_sample(high[-1], sampling_rate, sure, 1)
@@ -190,12 +194,19 @@ def consistent(
     )
 
 
+def whole_ends(estimates: Floats, reach: Floats | float) -> tuple[Integers, Integers]:
+    """Return the whole numbers within `reach` of each estimate, the first and the last; at least the nearest one."""
+    middle = np.rint(estimates)
+    low, high = np.minimum(np.ceil(estimates - reach), middle), np.maximum(np.floor(estimates + reach), middle)
+    return low.astype(np.int64), high.astype(np.int64)
+
+
 @lru_cache(maxsize=16)
 def _reaches(pyramid: Pyramid, laws: tuple[NoiseTotal, ...], level: Fraction) -> tuple[Floats, ...]:
     """Return the half width of every cell of every level; it depends on the laws only, so it is cached."""
-    up = _Upward(pyramid, [law.variance for law in laws])
+    join = Join(pyramid, laws)
     return tuple(
-        np.array([half_width(up.parts(number, cell, laws), level) for cell in range(size)])
+        np.array([half_width(combined([(join.weights(number, _one(size, i)), 1)], laws), level) for i in range(size)])
         for number, size in enumerate(pyramid.sizes)
     )
 
@@ -206,7 +217,7 @@ def _of_sample(sampled: Integers, rate: Fraction, level: Fraction, end: int) -> 
     return np.array([one[end] for one in ends], dtype=np.int64)
 
 
-class _Upward:
+class _Passes:
     """The weights of both passes, which depend on the variances only."""
 
     def __init__(self, pyramid: Pyramid, variances: Sequence[float]) -> None:
@@ -237,35 +248,52 @@ class _Upward:
             variances.append(spread * (1 - share) + share**2 * variances[-1][parent])
         return estimates, variances
 
-    def weights(self, number: int, cell: int) -> list[Floats]:
-        """Return the weight of every count in the estimate of one cell, (cells,) float64 a level.
 
-        Unrolled: h = z + sum over ancestors a of c_a w_a (y_a - sum z_children(a)), c the product of the shares r.
+class Join:
+    """The least-squares step of one pyramid whose levels have noise of these `laws`, coarse to fine."""
+
+    def __init__(self, pyramid: Pyramid, laws: Sequence[NoiseTotal]) -> None:
+        """Compute the passes of these variances."""
+        self._sizes, self._variances = pyramid.sizes, [law.variance for law in laws]
+        self.down = _Passes(pyramid, self._variances).down
+
+    def weights(self, number: int, sums: Floats) -> list[Floats]:
+        """Return the weight of every opened number in the estimate of a sum of counts, (cells,) float64 a level.
+
+        `sums` says how often each count of level `number` is in it, float64 (cells,); negative where it is taken away.
         """
-        counts = [np.zeros(size) for size in self._pyramid.sizes]
-        upward = [np.zeros(size) for size in self._pyramid.sizes]
-        upward[number][cell] = 1
-        passed = 1.0
-        for above in range(number - 1, -1, -1):
-            parent = self._pyramid.parents[above]
-            passed *= float(self._share[above][cell])
-            cell = int(parent[cell])
-            pull = passed * float(self._own[above][cell])
-            counts[above][cell] += pull
-            upward[above + 1][parent == cell] -= pull
-        for above, own in enumerate(self._own):
-            counts[above] += own * upward[above]
-            if above < len(self._share):
-                upward[above + 1] += ((1 - own) * upward[above])[self._pyramid.parents[above]]
-        return counts
+        as_if = [np.zeros(size) for size in self._sizes]
+        as_if[number] = self._variances[number] * sums
+        found, _ = self.down(as_if)
+        return [one / variance for one, variance in zip(found, self._variances, strict=True)]
 
-    def parts(self, number: int, cell: int, laws: Sequence[NoiseTotal]) -> tuple[tuple[float, int, NoiseTotal], ...]:
-        """Return the combination of noises in the estimate of one cell as (weight, multiplicity, law)."""
-        parts: list[tuple[float, int, NoiseTotal]] = []
-        for weights, law in zip(self.weights(number, cell), laws, strict=True):
-            sizes, times = np.unique(np.round(np.abs(weights), 9), return_counts=True)
-            parts += [(one, often, law) for one, often in zip(sizes.tolist(), times.tolist(), strict=True) if one > 0]
-        return tuple(parts)
+
+Parts = tuple[tuple[float, int, NoiseTotal], ...]
+"""A combination of independent noises as (weight, multiplicity, law); the sign of a weight changes no symmetric law."""
+
+
+def combined(terms: Sequence[tuple[Sequence[Floats], int]], laws: Sequence[NoiseTotal]) -> Parts:
+    """Return the noises of a sum of estimates of independent releases: (`Join.weights`, how many releases have them).
+
+    Raises:
+        ShapeError: not one array of weights for each law.
+    """
+    found: Counter[tuple[float, NoiseTotal]] = Counter()
+    for weights, releases in terms:
+        if len(weights) != len(laws):
+            raise ShapeError(f"weights of {len(weights)} levels; allowed is one a law, {len(laws)}")
+        for one, law in zip(weights, laws, strict=True):
+            sizes, times = np.unique(np.round(np.abs(one), 9), return_counts=True)
+            for size, often in zip(sizes.tolist(), times.tolist(), strict=True):
+                found[size, law] += often * releases
+    return tuple((size, often, law) for (size, law), often in found.items() if size > 0)
+
+
+def _one(size: int, cell: int) -> Floats:
+    """Return the sum of a level of so many cells that has one cell alone."""
+    sums = np.zeros(size)
+    sums[cell] = 1
+    return sums
 
 
 def _summed(parent: Integers, below: Floats) -> Floats:
@@ -274,7 +302,7 @@ def _summed(parent: Integers, below: Floats) -> Floats:
 
 
 @lru_cache(maxsize=4096)
-def half_width(parts: tuple[tuple[float, int, NoiseTotal], ...], level: Fraction) -> float:
+def half_width(parts: Parts, level: Fraction) -> float:
     """Return c with P[|E| <= c] >= level, E the sum of weight * noise over `parts` (weight, multiplicity, law).
 
     All noises are independent. The law of E is smoothed by a normal G of a hundredth of its spread, so that its

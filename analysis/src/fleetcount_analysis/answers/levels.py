@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import TypeVar
 
 from fleetcount_mechanisms.answers import Truth
@@ -17,11 +18,13 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_analysis.answers.hierarchy import (
     ConsistentCounts,
+    Join,
     Pyramid,
     consistent,
     consistent_variances,
     pyramid_of,
 )
+from fleetcount_analysis.answers.noises import NoiseTotal, noise_total
 from fleetcount_analysis.errors import RangeError, ShapeError
 
 _T = TypeVar("_T")
@@ -43,6 +46,47 @@ def one_level(design: Design, level: int) -> Design:
     values, (rate, _) = levels.sizes[level], design.channel
     die = SamplingDie.uniform(rate, values, allow_large_rate=True) if design.rounds == 2 else Truth(values)
     return replace(design, answer=die, values=values, noise=design.laws[level], levels=Levels(values), coarser=())
+
+
+def table_design(design: Design, zoom: int) -> Design:
+    """Return the design of one zoom's numbers with the total behind them, where there is one: what a table is read by.
+
+    Raises:
+        RangeError: as `one_level`.
+    """
+    alone = one_level(design, zoom)
+    if not design.levels.total or zoom == design.levels.count - 1:
+        return alone
+    return replace(alone, levels=Levels(alone.values, total=True), coarser=design.laws[-1:])
+
+
+def table_numbers(design: Design, opened: Sequence[int], zoom: int) -> tuple[int, ...]:
+    """Return the numbers of `table_design` from all opened ones.
+
+    Raises:
+        ShapeError, RangeError: as `level_numbers`.
+    """
+    total = table_design(design, zoom).levels.total and design.levels.count > 1
+    return level_numbers(design, opened, zoom) + (tuple(opened[-1:]) if total else ())
+
+
+def joins_total(design: Design) -> bool:
+    """Return whether the counts of a table are joined with a total: of direct counts, where least squares is exact.
+
+    Of sampled counts the total is read by itself: by `one_level` where its noise is less than that of the cells' sum.
+    """
+    return design.levels.total and design.channel[0] == 1
+
+
+def join_of(design: Design) -> tuple[Join, tuple[NoiseTotal, ...]]:
+    """Return the least-squares step of all levels of a design and the law of each level's noise, **coarse to fine**."""
+    laws = tuple(noise_total(law, design.aggregators) for law in reversed(design.laws))
+    return _join(pyramid_of(design.levels), laws), laws
+
+
+@lru_cache(maxsize=16)
+def _join(pyramid: Pyramid, laws: tuple[NoiseTotal, ...]) -> Join:
+    return Join(pyramid, laws)
 
 
 def level_numbers(design: Design, opened: Sequence[_T], level: int) -> tuple[_T, ...]:

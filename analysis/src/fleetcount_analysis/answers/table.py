@@ -6,13 +6,15 @@ it may be listed with its reason.
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
 import numpy as np
 from fleetcount_mechanisms.design import Design, Outputs
 from numpy.typing import NDArray
 
+from fleetcount_analysis.answers.hierarchy import combined, half_width, whole_ends
+from fleetcount_analysis.answers.levels import join_of, joins_total, level_numbers, one_level
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.reading import read
 
@@ -66,6 +68,7 @@ class QuestionTable:
     """W released windows of V cells; made by `question_table`.
 
     Of a square grid `width` is its number of columns: its cells are numbered row by row from the corner; else None.
+    A `design` with a total has that of each window behind the numbers of its cells; direct counts are joined with it.
     `windows`, `opens` and `units` have shape (W,), ascending in the index; `outputs` are the opened numbers, (W,
     outputs); `estimates`, `low` and `high` are in devices, (W, V), each interval separately at `level`. `statement` has
     a sentence for each adversary, `missing` the reason of each missing window.
@@ -87,8 +90,8 @@ class QuestionTable:
 
     @property
     def raw(self) -> Integers:
-        """The opened numbers of the cells, (W, V), without the baseline."""
-        return self.outputs[:, 1:] if self.design.baseline_opened else self.outputs
+        """The opened numbers of the cells, (W, V), without the baseline and a total."""
+        return self.outputs[:, 1:] if self.design.baseline_opened else self.outputs[:, : self.design.values]
 
     @property
     def devices(self) -> Integers:
@@ -152,8 +155,10 @@ def question_table(
         ShapeError: not one label a cell, a width that leaves a row unfinished, or a window without
             `Design.output_count` numbers.
         RangeError: no window, a window twice or both released and missing, units or times that do not follow the
-            windows, or as `reading.read`.
+            windows, levels other than the cells and a total, or as `reading.read`.
     """
+    if len(design.levels.sides) > 1:
+        raise RangeError("levels of a table", design.levels.count, "the cells, or the cells and a total")
     counts = sorted(released, key=lambda one: one.index)
     _check_windows(counts, missing or {})
     if len(labels) != design.values:
@@ -164,7 +169,7 @@ def question_table(
         if len(one.outputs) != design.output_count:
             raise ShapeError(f"window {one.index} has {len(one.outputs)} numbers; allowed is {design.output_count}")
     outputs = np.array([one.outputs for one in counts], dtype=np.int64)
-    reading = read(design, outputs, level)
+    estimates, low, high = _read(design, outputs, level)
     return QuestionTable(
         design=design,
         level=level,
@@ -176,10 +181,41 @@ def question_table(
         opens=np.array([one.opens for one in counts], dtype=np.int64),
         units=np.array([one.unit for one in counts], dtype=np.int64),
         outputs=outputs,
-        estimates=reading.estimates,
-        low=reading.low,
-        high=reading.high,
+        estimates=estimates,
+        low=low,
+        high=high,
     )
+
+
+def each_alone(table: QuestionTable, level: int = 0) -> QuestionTable:
+    """Return the cells of a table (0), or its total (1), every number read alone, as the signed records have them.
+
+    Raises:
+        RangeError: level 1 of a table without a total.
+    """
+    design = one_level(table.design, level)
+    outputs = table.outputs if design == table.design else np.array(
+        [level_numbers(table.design, row, level) for row in table.outputs.tolist()], dtype=np.int64
+    )
+    labels, width = (table.labels, table.width) if level == 0 else (("all cells together",), None)
+    estimates, low, high = _read(design, outputs, table.level)
+    return replace(
+        table, design=design, labels=labels, width=width, outputs=outputs, estimates=estimates, low=low, high=high
+    )
+
+
+def _read(design: Design, outputs: Integers, level: Fraction) -> tuple[Floats, Integers, Integers]:
+    """Return the estimates and the interval ends of every cell of every window, each of shape (W, V)."""
+    if not joins_total(design):
+        reading = read(one_level(design, 0), outputs[:, : design.summed_count], level)
+        return reading.estimates, reading.low, reading.high
+    join, laws = join_of(design)
+    estimates = np.array([join.down([row[-1:], row[:-1]])[0][-1] for row in outputs.astype(np.float64)])
+    # All cells beside a total are alike, so the first one's width is that of every one.
+    first = np.zeros(design.values)
+    first[0] = 1
+    low, high = whole_ends(estimates, half_width(combined([(join.weights(1, first), 1)], laws), level))
+    return estimates, np.maximum(low, 0), np.maximum(high, 0)
 
 
 def _check_windows(counts: Sequence[WindowCounts], missing: Mapping[int, str]) -> None:

@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fleetcount_analysis.answers import Answer, Region, difference, total
+from fleetcount_analysis.answers import Answer, Region, difference, total, window_totals
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
 from fleetcount_mechanisms.statement import AdversaryView
@@ -81,8 +81,11 @@ class Budget:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Releases(Tabular):
-    """The released windows of a question; columns window_index, opens (UTC), cell, label, raw,
-    estimate, low, high; of a square grid x and y too."""
+    """The released windows of a question; columns window_index, opens (UTC), cell, label, raw, estimate, low, high.
+
+    Of a square grid x and y too. Where the releases have a total, estimates and intervals of directly counted cells and
+    sums are joined with it, and so narrower than those of the records; `total` is all cells together.
+    """
 
     kept: KeptTable = field(repr=False)
     source: str
@@ -148,6 +151,10 @@ class Releases(Tabular):
     def _grid(self) -> bool:
         return self.kept.table.width is not None
 
+    @property
+    def _totalled(self) -> bool:
+        return self.kept.table.design.levels.total
+
     def __len__(self) -> int:
         """Return how many windows were released."""
         return len(self.windows)
@@ -185,6 +192,26 @@ class Releases(Tabular):
             "high": table.high[:, value - 1].tolist(),
         }
         return CellHistory(label=self.labels[value - 1], level=self.level, columns=columns)
+
+    def total(self) -> "CellHistory":
+        """Return all cells together over all released windows; raw is the opened total.
+
+        Raises:
+            UsageError: the releases have no total; `sum` adds the cells.
+        """
+        table = self.kept.table
+        if not self._totalled:
+            raise UsageError(f"question {self.name!r} opens no total; .sum() adds its cells up")
+        estimates, low, high = (column.tolist() for column in window_totals(table))
+        columns = {
+            "window_index": list(self.windows),
+            "opens": self._opens(),
+            "raw": table.outputs[:, -1].tolist(),
+            "estimate": estimates,
+            "low": low,
+            "high": high,
+        }
+        return CellHistory(label="all cells together", level=self.level, columns=columns)
 
     def sum(self, labels: Labels | None = None, windows: Iterable[int] | int | None = None) -> Answer:
         """Return the sum of cells (all) over windows (all released ones), with its exact interval.
@@ -242,6 +269,7 @@ class Releases(Tabular):
             ("windows released", f"{len(self.windows):,} of {self.asked.schedule.windows:,}"),
             ("windows missing", f"{len(self.missing):,}"),
             ("cells", f"{len(self.labels):,}, intervals of {level_text(self.level)}"),
+            *([("total", "opened too: the sum of all cells has noise of its own")] if self._totalled else []),
             ("signatures and chain", f"hold, {self._trust()}"),
             ("budget", str(self.budget())),
         ]

@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
 
-from fleetcount_analysis.answers import Answer, Region, WindowCounts, level_numbers, one_level, question_table, total
+from fleetcount_analysis.answers import Answer, QuestionTable, Region, WindowCounts, level_numbers, question_table, table_design, table_numbers, total
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_mechanisms.errors import did_you_mean
@@ -117,8 +117,8 @@ class VerifiedRelease(Tabular):
     """A release that every aggregator of its window has signed; columns cell, label, raw, estimate, low, high.
 
     `raw` is the opened number, `estimate` the unbiased estimate in devices, which may be negative, `low` and `high` the
-    ends of its interval at `level`. A release of several zooms has a column `zoom` too, one of a square grid `x` and
-    `y` behind `label`.
+    ends of its interval at `level`, each of its own number alone. A release of several levels has a column `zoom` too,
+    the highest being the total where there is one; one of a square grid `x` and `y` behind `label`.
     """
 
     record: ReleaseRecord = field(repr=False)
@@ -163,15 +163,19 @@ class VerifiedRelease(Tabular):
             "high": [cell.high for cell in cells],
         }
 
-    def _squares(self) -> dict[str, list[int]]:
-        """Where each cell of a square grid is in the grid of its zoom: columns x and rows y from the corner, from 0."""
+    def _squares(self) -> dict[str, list[int | None]]:
+        """Where each cell of a square grid is in the grid of its zoom: columns x and rows y from the corner, from 0.
+
+        A total has no place.
+        """
         domain, passed = self.window.domain, dict[int, int]()
         if not isinstance(domain, SquareGrid):
             return {}
-        squares: list[tuple[int, int]] = []
+        squares: list[tuple[int, int] | tuple[None, None]] = []
+        sides = self.window.release.sides
         for zoom in self._zooms:
             place = passed[zoom] = passed.get(zoom, -1) + 1
-            squares.append(divmod(place, domain.columns // self.window.release.sides[zoom]))
+            squares.append(divmod(place, domain.columns // sides[zoom]) if zoom < len(sides) else (None, None))
         return {"x": [x for _, x in squares], "y": [y for y, _ in squares]}
 
     @cached_property
@@ -215,14 +219,22 @@ class VerifiedRelease(Tabular):
             )
         zoom = zooms.pop() if zooms else 0
         cells = level_numbers(self.window.design, range(1, len(self.labels) + 1), zoom)
-        counts = WindowCounts(index=0, opens=0, unit=0, outputs=self._outputs(zoom))
-        table = question_table(
-            one_level(self.window.design, zoom), self.level, [self.labels[cell - 1] for cell in cells], (), [counts]
-        )
-        return total(table, Region.of([cells.index(value) + 1 for value in values], 0))
+        return total(self._table(zoom, cells), Region.of([cells.index(value) + 1 for value in values], 0))
 
-    def _outputs(self, zoom: int) -> tuple[int, ...]:
-        return level_numbers(self.window.design, opened_numbers(self.record), zoom)
+    def total(self) -> Answer:
+        """Return the number of devices in all cells together, joined with the released total where there is one.
+
+        Raises:
+            RangeError: as `sum`.
+        """
+        cells = level_numbers(self.window.design, range(1, len(self.labels) + 1), 0)
+        return total(self._table(0, cells), Region.of(range(1, len(cells) + 1), 0))
+
+    def _table(self, zoom: int, cells: Sequence[int]) -> QuestionTable:
+        """Return the table of this window alone at a zoom that has these cells."""
+        outputs = table_numbers(self.window.design, opened_numbers(self.record), zoom)
+        counts, labels = WindowCounts(index=0, opens=0, unit=0, outputs=outputs), [self.labels[one - 1] for one in cells]
+        return question_table(table_design(self.window.design, zoom), self.level, labels, (), [counts])
 
     def _places(self, zoom: int) -> Places:
         zooms = len(self.window.release.sides)

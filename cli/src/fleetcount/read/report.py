@@ -26,6 +26,7 @@ from fleetcount.command.statements import privacy_lines, statement_json
 
 MOST_ROWS: Final = 200
 _LARGEST: Final = 10**15
+_TOTAL: Final = ("estimate", "low", "high")
 
 
 def checked_record(
@@ -103,7 +104,37 @@ def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> l
         lines.append(
             f"{BELOW_NOISE}: a number this far below 0 is rarer than {share} at every count; 0 is nearest, not exact"
         )
-    return [*lines, words] if words else lines
+    return [*lines, words] if words else lines + total_line(record)
+
+
+def total_of(record: ReleaseRecord) -> tuple[float, int, int] | None:
+    """Return the estimate of all cells together and its interval's ends, None where no total was opened.
+
+    Joined with the cells by least squares; read from the total alone where NumPy is not installed.
+    """
+    design = record.window.design
+    if not design.levels.total:
+        return None
+    last = record.cells[-1]
+    try:
+        from fleetcount_analysis.answers import Region, WindowCounts, question_table, table_design, table_numbers, total
+    except ModuleNotFoundError:  # As in `readable_counts`.
+        return float(last.estimate), last.low, last.high
+    outputs = table_numbers(design, [cell.raw for cell in record.cells], 0)
+    counts, labels = WindowCounts(index=0, opens=0, unit=0, outputs=outputs), [""] * design.values
+    table = question_table(table_design(design, 0), record.level, labels, (), [counts])
+    found = total(table, Region.of(range(1, design.values + 1), 0))
+    return found.estimate, found.low, found.high
+
+
+def total_line(record: ReleaseRecord) -> list[str]:
+    """Return the line about all cells together, none where no total was opened."""
+    found = total_of(record)
+    if found is None:
+        return []
+    estimate, low, high = found
+    ends, reach = interval_text(estimate, low, high), max(high - estimate, estimate - low)
+    return [f"all cells together: {estimate:,.0f} ± {reach:,.0f}, {level_text(record.level)} interval {ends}"]
 
 
 def _table_row(
@@ -158,4 +189,5 @@ def release_json(record: ReleaseRecord, truths: Sequence[int] | None = None) -> 
         "participants_at_least": record.participants_at_least,
         "statement": statement_json(record.window.design, record.statement),
         "cells": cells,
+        **({} if (found := total_of(record)) is None else {"total": dict(zip(_TOTAL, found, strict=True))}),
     }

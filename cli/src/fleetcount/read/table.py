@@ -17,8 +17,9 @@ from fleetcount_analysis.answers import (
     WindowCounts,
     cells_inside,
     level_numbers,
-    one_level,
     question_table,
+    table_design,
+    table_numbers,
 )
 from fleetcount_analysis.answers.places import Places
 from fleetcount_analysis.errors import RangeError
@@ -41,7 +42,8 @@ _SQUARE: Final = re.compile(r"\(\s*(?P<x>[0-9]{1,9})\s*,\s*(?P<y>[0-9]{1,9})\s*\
 class KeptTable:
     """The table of a directory of records; `participants` are the released numbers of devices, None where hidden.
 
-    Of a question with zooms the table is that of one, the finest being 0; `opened` has the numbers of all of them.
+    Of a question with zooms the table is that of one, the finest being 0, joined with the total where the question has
+    one; `opened` has the numbers of all levels.
     """
 
     question: Question
@@ -156,13 +158,13 @@ def table_of(
             labels = level_numbers(question.design, [cell.label for cell in record.cells], zoom)
             statement = tuple(f"{view.audience}, {view.neighbours}: {view.sentence}" for view in record.statement)
         opened.append(opened_numbers(record))
-        counts.append(_counts(question, record, level_numbers(question.design, opened[-1], zoom)))
+        counts.append(_counts(question, record, table_numbers(question.design, opened[-1], zoom)))
         devices += [] if record.participants is None else [record.participants.raw]
     if not counts:
         return None
     width = question.domain.coarser(sides[zoom]).columns if isinstance(question.domain, SquareGrid) else None
     table = question_table(
-        one_level(question.design, zoom), question.release.level, labels, statement, counts, missing, width
+        table_design(question.design, zoom), question.release.level, labels, statement, counts, missing, width
     )
     kept = tuple(opened)
     return KeptTable(question=question, table=table, participants=tuple(devices) or None, opened=kept, zoom=zoom)

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_analysis.answers import WindowCounts, one_level, question_table, write_csv, write_geojson
+from fleetcount_analysis.answers import WindowCounts, question_table, table_design, table_numbers, write_csv, write_geojson
 from fleetcount_analysis.answers.export import write_parquet
 from fleetcount_analysis.answers.levels import level_numbers
 from fleetcount_analysis.answers.places import DEGREES, Places
-from fleetcount_analysis.answers.table import QuestionTable
+from fleetcount_analysis.answers.table import QuestionTable, each_alone
 from fleetcount_analysis.errors import ExportError
 from fleetcount_analysis.places import to_degrees
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
@@ -130,7 +130,7 @@ def _question(source: Source, folder: Path) -> Entry:
         plain=_plain(first[0]),
         statement=tuple(_statement(first[0])),
         windows=tuple(windows),
-        table=kept.table,
+        **_as_signed(kept.table),
         places=places,
         first=question.schedule.opens(0),
         every_s=question.schedule.every_s,
@@ -158,7 +158,7 @@ def _release(source: Source, folder: Path) -> Entry:
         plain=_plain(record),
         statement=tuple(_statement(record)),
         windows=(_window(record),),
-        table=table,
+        **_as_signed(table),
         places=places,
         first=window.round_one_opens,
         every_s=0,
@@ -171,10 +171,19 @@ def _release(source: Source, folder: Path) -> Entry:
 def _single_table(record: ReleaseRecord) -> QuestionTable:
     """Return a release as a table of one window, of its finest zoom."""
     window = record.window
-    outputs = level_numbers(window.design, opened_numbers(record), 0)
+    outputs = table_numbers(window.design, opened_numbers(record), 0)
     counts = WindowCounts(index=0, opens=window.round_one_opens, unit=0, outputs=outputs)
     labels = level_numbers(window.design, [cell.label for cell in record.cells], 0)
-    return question_table(one_level(window.design, 0), window.release.level, labels, _statement(record), [counts])
+    return question_table(table_design(window.design, 0), window.release.level, labels, _statement(record), [counts])
+
+
+def _as_signed(table: QuestionTable) -> dict[str, QuestionTable]:
+    """Return the cells and the total as a page shows them: each number alone, so that it can compare it with records.
+
+    The files that a reader takes away have them joined.
+    """
+    total = {"total": each_alone(table, 1)} if table.design.levels.total else {}
+    return {"table": each_alone(table)} | total
 
 
 def _plain(record: ReleaseRecord) -> tuple[str, ...]:

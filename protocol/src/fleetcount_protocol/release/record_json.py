@@ -6,7 +6,7 @@ The readable part is not signed: a file whose readable part does not follow from
 import base64
 import binascii
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final
@@ -89,7 +89,8 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
                 "law": noise.law,
                 "epsilon": None,
             }
-            | {name: str(value) for name, value in noise.parameters.items()}
+            | _texts(noise.parameters)
+            | ({"coarser": {level: _texts(one) for level, one in noise.coarser.items()}} if noise.coarser else {})
             for noise in record.noise
         ],
         "privacy_statement": [_readable_view(view) for view in record.statement],
@@ -100,6 +101,10 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
         ],
         "record": base64.b64encode(record.canonical).decode(),
     }
+
+
+def _texts(parameters: Mapping[str, Fraction]) -> dict[str, str]:
+    return {name: str(value) for name, value in parameters.items()}
 
 
 def _readable_window(record: ReleaseRecord) -> dict[str, Any]:

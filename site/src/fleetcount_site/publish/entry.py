@@ -44,6 +44,8 @@ class WindowEntry:
 class Entry:
     """One question, or one release as a question of one window, with everything its pages show.
 
+    Every number of `table`, and of `total` where the releases have one, is read alone, as in the signed records.
+
     `slug` is the name of its folder, `plain` the privacy statement in plain sentences, `statement` one line per
     adversary; `windows` are in the order of the table's rows. `every_s` is 0 for a single release. `keys` are the
     pinned keys by aggregator, None if the publisher pins none. `downloads` are files of the folder by their
@@ -62,6 +64,7 @@ class Entry:
     every_s: int
     keys: Mapping[str, Sequence[PinnedKey]] | None
     downloads: Mapping[str, str]
+    total: QuestionTable | None = field(default=None, repr=False)
     streets: Sequence[Sequence[tuple[float, float]]] = field(default=(), repr=False)
     attribution: str = ""
     note: str = ""
@@ -87,6 +90,7 @@ def question_script(entry: Entry) -> str:
         "labels": list(table.labels),
         "windows": [[one.index, one.opens, one.released_at] for one in entry.windows],
         "units": table.units.tolist(),
+        "totals": _totals(entry.total),
         "missing": _runs(table.missing),
         "first": entry.first,
         "every": entry.every_s,
@@ -102,6 +106,14 @@ def question_script(entry: Entry) -> str:
         value |= {"degrees": degrees, "rings": _rings(entry.places, digits)}
         value |= {"streets": streets, "attribution": entry.attribution}
     return _script("question", value)
+
+
+def _totals(table: QuestionTable | None) -> list[tuple[int, float, int, int]]:
+    """Return the opened total, its estimate and its interval for every window; nothing where none was opened."""
+    if table is None:
+        return []
+    columns = (table.raw, np.round(table.estimates, 3), table.low, table.high)
+    return list(zip(*(column[:, 0].tolist() for column in columns), strict=True))
 
 
 def number_scripts(table: QuestionTable) -> Iterator[tuple[str, str]]:

@@ -17,6 +17,8 @@ _NO_SCRIPT: Final = (
     "<noscript><p class=bad>Map and signatures need scripts, which this page loads from its own folder only. "
     "The files below hold the same numbers.</p></noscript>"
 )
+_TOGETHER: Final = '<p id="together"></p>\n'
+"""Where a page says how many devices are in all cells together, by the total that was opened."""
 _WHOLE_REPORTS: Final = (
     "The counts are of devices whose reports arrived whole, in both rounds where there are two. Where reports are lost "
     "more often than elsewhere the counts are too low by as much; no interval speaks of that."
@@ -77,7 +79,7 @@ def question_page(entry: Entry) -> str:
 </div>
 <p><strong id="when">loading ...</strong> · <a id="release" href="release.html">its signed release</a></p>
 <p class="hidden" id="said" role="status"></p>
-<div class="columns">
+{_TOGETHER if entry.total else ""}<div class="columns">
 {_map(entry)}
 <section aria-labelledby="cell-name">
 <h2 id="cell-name">Cell</h2>

@@ -65,6 +65,7 @@
     at("when").textContent = windowText(place);
     at("release").href = "release.html#" + question.windows[place][0];
     showCell();
+    showTogether();
     showRegion();
     if (line) line.mark(placeOnLine());
     rested();
@@ -108,6 +109,22 @@
       shown(now.estimate[place]) +
       ", opened number " +
       shown(now.raw[place]);
+  }
+
+  /* All cells together, by the total that was opened with noise of its own. */
+  function showTogether() {
+    if (!question.totals.length) return;
+    const [raw, estimate, low, high] = question.totals[row];
+    at("together").textContent =
+      "All cells together: " +
+      interval(low, high, estimate) +
+      " (" +
+      question.level +
+      " interval; estimate " +
+      shown(estimate) +
+      ", opened total " +
+      shown(raw) +
+      ")";
   }
 
   async function pick(value) {
@@ -273,6 +290,10 @@
         BigInt(columns.low[at]) === record.cells[cell].low &&
         BigInt(columns.high[at]) === record.cells[cell].high;
       let same = now.raw.every((_, cell) => signed(cell, now, cell));
+      if (question.totals.length) {
+        const [raw, , low, high] = question.totals[place];
+        same = same && signed(record.cells.length - 1, { raw: [raw], low: [low], high: [high] }, 0);
+      }
       if (question.windows.length > 1) {
         const value = picked;
         const { columns, places } = (await history([value]))(value);

@@ -26,7 +26,12 @@
       "one-sided": "one-sided geometric noise of epsilon ",
     };
     if (release.kind === "exact") return "none; the numbers that were opened are exact";
-    return "each of " + aggregators.length + " aggregators added its own " + each[release.kind] + release.number;
+    const above = release.coarser.map(
+      ({ side, number }) => ", " + number + (side ? " on squares of " + side + " times the side" : " on the total"),
+    );
+    return (
+      "each of " + aggregators.length + " aggregators added its own " + each[release.kind] + release.number + above.join("")
+    );
   }
 
   function answerText({ mode, mechanism }) {
