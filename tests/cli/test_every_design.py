@@ -163,6 +163,7 @@ def _plan_shows(fleetcount: Callable, design: Design) -> None:
     # The loss is rounded up: the noise for it is at least as weak, and at most by a step of its grid.
     law = ["--noise", "gaussian"] if isinstance(design.noise, GaussianNoise) else []
     args = ["--epsilon", str(epsilon_of(design)), "--aggregators", design.aggregators, *local, *rate, *law]
+    args += [] if design.levels.total else ["--no-total"]
 
     ran = fleetcount(
         "plan", "--devices", "400", "--values", design.values, "--mechanism", design.name, *args, "--explain"

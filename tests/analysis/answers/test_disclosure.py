@@ -1,6 +1,7 @@
 """What a record tells is Bayes' rule of the stated model, of its largest cell, for noise of either kind."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,6 +12,7 @@ from fleetcount_analysis.answers.metering import RatioAnswer, meter
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse
 from scipy import special, stats
@@ -28,9 +30,14 @@ def mass(noise: NoiseLaw, seen: int, count: int, terms: int) -> float:
     return float(np.exp(noise_sum(Fraction(1, 2), terms).log_mass(np.array([seen - count])))[0])
 
 
+@pytest.mark.parametrize("opened", [None, 20, 33])
 @pytest.mark.parametrize("noise", [HALF, UP, OneSidedNoise(Fraction(1, 2), "down")])
-def test_the_posterior_is_bayes_rule_over_the_largest_cell_and_the_others(noise: NoiseLaw) -> None:
+def test_the_posterior_is_bayes_rule_over_the_largest_cell_the_others_and_their_total(
+    noise: NoiseLaw, opened: int | None
+) -> None:
     """Three cells, two aggregators: a share with a mean of 1/3 and the weight of two devices."""
+    if opened is not None and isinstance(noise, OneSidedNoise):
+        return  # One-sided counts have no total.
     a, b = 2 / 3, 4 / 3
     total = wanted = 0.0
     others = [mass(noise, 5, count, 4) for count in range(120)]
@@ -40,10 +47,13 @@ def test_the_posterior_is_bayes_rule_over_the_largest_cell_and_the_others(noise:
             x = y + rest
             if one > 1e-15 and x:
                 share = special.binom(x, y) * special.beta(y + a, rest + b) / special.beta(a, b)
-                part = one * others[rest] * share
+                part = one * others[rest] * share * (1 if opened is None else mass(noise, opened, x, 2))
                 total, wanted = total + part, wanted + part * y / x
 
-    found = most_told(direct(3, noise), [OpenedWindow(cells=(2, 19, 3))])
+    design = direct(3, noise)
+    if opened is not None:
+        design = replace(design, levels=Levels(3, total=True), coarser=(noise,))
+    found = most_told(design, [OpenedWindow(cells=(2, 19, 3), total=opened)])
 
     assert found == pytest.approx(wanted / total, abs=1e-8)
 
@@ -135,6 +145,7 @@ def test_what_a_record_does_not_tell_is_not_measured() -> None:
         ([OpenedWindow(cells=(1,))], r"\[1\] cells"),
         ([OpenedWindow(cells=(1, 2)), OpenedWindow(cells=(1, 2), participants=3)], "all or none"),
         ([OpenedWindow(cells=(1, 10**13))], "in size"),
+        ([OpenedWindow(cells=(1, 2), total=3)], "without a total; allowed is none"),
     ],
 )
 def test_bad_windows_are_refused(windows: list[OpenedWindow], words: str) -> None:

@@ -106,9 +106,7 @@ def test_every_number_is_read_like_that_of_its_zoom_alone(law: NoiseLaw, rate: F
 )
 def test_every_number_is_read_by_the_noise_of_its_level(laws: list[NoiseLaw]) -> None:
     levels = Levels(16, (4, 4), (1, 2), total=len(laws) == 3)
-    design = Design(
-        answer=Truth(16), noise=laws[0], values=16, aggregators=2, levels=levels, coarser=tuple(laws[1:])
-    )
+    design = Design(answer=Truth(16), noise=laws[0], values=16, aggregators=2, levels=levels, coarser=tuple(laws[1:]))
     opened = [30] * levels.opened
 
     together, exact = read(design, opened, LEVEL), exact_estimates(design, opened)
@@ -176,6 +174,6 @@ def test_what_has_no_zooms_to_make_agree_is_refused_by_name() -> None:
         joined_levels(question(LAWS["Gaussian"]), [0] * 19, LEVEL)
     with pytest.raises(AnalysisError, match="level is 2"):
         one_level(question(LAWS["Gaussian"]), 2)
-    with pytest.raises(AnalysisError, match="levels is 2"):
+    with pytest.raises(AnalysisError, match="zooms is 2"):
         most_told(question(LAWS["Gaussian"]), [OpenedWindow(cells=(0,) * 16)])
     assert one_level(plain, 0) is plain

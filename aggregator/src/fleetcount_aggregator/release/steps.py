@@ -315,8 +315,16 @@ def _largest_posterior(window: bytes, windows: tuple[_Numbers, ...]) -> float:
     from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told  # SciPy: as in `release.record`.
     from fleetcount_analysis.errors import AnalysisError
 
-    opened = [OpenedWindow(cells=cells, participants=participants) for cells, participants in windows]
+    design = decode_window(window).design
+    opened = [
+        OpenedWindow(
+            cells=cells[: design.values],
+            participants=participants,
+            total=cells[-1] if design.levels.total else None,
+        )
+        for cells, participants in windows
+    ]
     try:
-        return most_told(decode_window(window).design, opened) or 0.0
+        return most_told(design, opened) or 0.0
     except AnalysisError:
         return 1.0

@@ -13,7 +13,7 @@ high than too low.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
@@ -38,10 +38,11 @@ _COARSE: Final = 1e-3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedWindow:
-    """The opened numbers of cells 1..V of one window, and of its participants if they are in the record."""
+    """The opened numbers of cells 1..V of one window, of their total and of its participants if they are opened."""
 
     cells: tuple[int, ...] = field(repr=False)
     participants: int | None = field(default=None, repr=False)
+    total: int | None = field(default=None, repr=False)
 
 
 def most_told(design: Design, windows: Sequence[OpenedWindow], *, weight: int = 2) -> float | None:
@@ -51,7 +52,8 @@ def most_told(design: Design, windows: Sequence[OpenedWindow], *, weight: int = 
     without the number of participants, randomized answers, exact counts, or counts of an empty group.
 
     Raises:
-        ShapeError: no window, not V cells, or participants in some windows only.
+        ShapeError: no window, not V cells, a total that the design has not or the other way round, or participants in
+            some windows only.
         RangeError: a weight below 1, a number beyond 10^12 in size, or a release of several zooms.
     """
     counted = _check(design, windows, weight)
@@ -80,6 +82,7 @@ def smallest_refused(design: Design, largest: Fraction, share: Fraction = Fracti
         cell = math.ceil(share * size)
         rest = round((size - cell) * rate / max(others, 1) + mean)
         opened = OpenedWindow(cells=(round(cell * rate + mean), *([rest] * others)))
+        opened = replace(opened, total=round(size * rate + mean) if design.levels.total else None)
         found = most_told(design, [opened])
         return found is not None and found > largest
 
@@ -99,7 +102,14 @@ def _largest_posterior(design: Design, windows: Sequence[OpenedWindow], weight: 
         first, first_mass, also_fine = _counts(design, sum(sums) - largest, noises * (design.values - 1))
         x, prior = first[:, None] + y[None, :], 1 / design.values
     y = y[None, :]
-    belief = np.where(x > 0, share_prior(x, y, prior, weight), -np.inf) + first_mass[:, None] + y_mass[None, :]
+    # The total is one more noised number of the devices that the cells count.
+    totals = [one.total for one in windows if one.total is not None]
+    if totals and not participants:
+        law = noise_total(design.coarser[-1], noises)
+        first_mass = first_mass[:, None] + law.log_mass(sum(totals) - x)
+    else:
+        first_mass = first_mass[:, None]
+    belief = np.where(x > 0, share_prior(x, y, prior, weight), -np.inf) + first_mass + y_mass[None, :]
     top = float(belief.max())
     if top == -np.inf:
         return None
@@ -131,9 +141,13 @@ def _steps(low: int, high: int) -> tuple[NDArray[np.int64], int]:
 
 def _check(design: Design, windows: Sequence[OpenedWindow], weight: int) -> bool:
     """Return whether the windows have numbers of participants."""
-    if design.levels.count > 1:
+    if len(design.levels.sides) > 1:
         # The squares of all zooms count the same devices, so the posterior from one zoom would be too low.
-        raise RangeError("levels", design.levels.count, "1: the posterior from several levels is not computed")
+        raise RangeError("zooms", len(design.levels.sides), "1: the posterior from several zooms is not computed")
+    if any((one.total is not None) is not design.levels.total for one in windows):
+        raise ShapeError(
+            f"windows with and without a total; allowed is {'one in each' if design.levels.total else 'none'}"
+        )
     if weight < 1:
         raise RangeError("weight", weight, "1 or more")
     if not windows or any(len(one.cells) != design.values for one in windows):
@@ -143,7 +157,7 @@ def _check(design: Design, windows: Sequence[OpenedWindow], weight: int) -> bool
     if len(counted) > 1:
         raise ShapeError("some windows have a number of participants; allowed is all or none")
     for one in windows:
-        size = max(map(abs, (*one.cells, one.participants or 0)))
+        size = max(map(abs, (*one.cells, one.participants or 0, one.total or 0)))
         if size > LARGEST_COUNT:
             raise RangeError("opened number", f"{size} in size", f"up to {LARGEST_COUNT}")
     return counted.pop()

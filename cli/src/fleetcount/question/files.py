@@ -14,6 +14,7 @@ from typing import Any, Final
 from fleetcount_client.ledger import Ledger, charges_of_question
 from fleetcount_client.policy import OwnerPolicy, judge_question
 from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
+from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.question.derive import window_at
@@ -162,9 +163,17 @@ def _release_line(question: Question) -> str:
     noise, zooms = question.design.noise, len(question.release.sides)
     strength = "no noise"
     if question.design.noised:
-        strength = f"each aggregator's noise: {noise.name}, sd {ceil(noise.draw_variance**0.5 * 1000) / 1000:g}"
+        strength = f"each aggregator's noise: {noise.name}, {_sd(noise)}"
     counted = f", counted at {zooms} zooms in one report" if zooms > 1 else ""
-    return f"at least {question.min_batch_size} reports a window; {strength}{counted}"
+    names = [*(f"squares of {side} times the side" for side in question.release.sides[1:]), "the total"]
+    own = [f"{name} {_sd(law)}" for name, law in zip(names, question.design.coarser, strict=False) if law != noise]
+    counted += "; the total of all cells has a number of its own" * question.release.total
+    others = f" ({', '.join(own)})" if own else ""
+    return f"at least {question.min_batch_size} reports a window; {strength}{counted}{others}"
+
+
+def _sd(noise: NoiseLaw) -> str:
+    return f"sd {ceil(noise.draw_variance**0.5 * 1000) / 1000:g}"
 
 
 def _privacy_lines(question: Question, *, explain: bool) -> list[str]:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_analysis.answers import WindowCounts, question_table, table_design, table_numbers, write_csv, write_geojson
+from fleetcount_analysis.answers import (
+    WindowCounts,
+    question_table,
+    table_design,
+    table_numbers,
+    write_csv,
+    write_geojson,
+)
 from fleetcount_analysis.answers.export import write_parquet
 from fleetcount_analysis.answers.levels import level_numbers
 from fleetcount_analysis.answers.places import DEGREES, Places
