@@ -106,9 +106,7 @@ def test_every_number_is_read_like_that_of_its_zoom_alone(law: NoiseLaw, rate: F
 )
 def test_every_number_is_read_by_the_noise_of_its_level(laws: list[NoiseLaw]) -> None:
     levels = Levels(16, (4, 4), (1, 2), total=len(laws) == 3)
-    design = Design(
-        answer=Truth(16), noise=laws[0], values=16, aggregators=2, levels=levels, coarser=tuple(laws[1:])
-    )
+    design = Design(answer=Truth(16), noise=laws[0], values=16, aggregators=2, levels=levels, coarser=tuple(laws[1:]))
     opened = [30] * levels.opened
 
     together, exact = read(design, opened, LEVEL), exact_estimates(design, opened)

@@ -20,9 +20,7 @@ from tests.support.question_samples import GAUSSIAN, one_round_question
 from tests.support.released import write_question
 
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=12, rows=6)
-MONTH = Release(
-    kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(660), level=Fraction(19, 20)
-)
+MONTH = Release(kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(660), level=Fraction(19, 20))
 TRUTH = np.arange(72) % 9
 
 
@@ -68,7 +66,9 @@ def test_a_release_says_how_many_devices_are_in_all_cells(directory: Path) -> No
     assert told == {"estimate": found.estimate, "low": found.low, "high": found.high}
 
 
-def test_tables_have_the_total_of_their_window_in_every_row(directory: Path, tmp_path: Path, capsys) -> None:
+def test_tables_have_the_total_of_their_window_in_every_row(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = fc.read_releases(directory).kept.table
     for name in ("counts.csv", "counts.parquet"):
         assert run_command(["question", "export", "--records", str(directory), "--output", str(tmp_path / name)]) == 0
@@ -88,7 +88,9 @@ def test_tables_have_the_total_of_their_window_in_every_row(directory: Path, tmp
 
 
 def test_a_question_without_a_total_says_how_to_add_up(tmp_path: Path) -> None:
-    write_question(tmp_path / "got", one_round_question(Mode.DIRECT, domain=GRID, release=GAUSSIAN), (0,), lambda _: TRUTH)
+    write_question(
+        tmp_path / "got", one_round_question(Mode.DIRECT, domain=GRID, release=GAUSSIAN), (0,), lambda _: TRUTH
+    )
 
     with pytest.raises(UsageError, match=r"opens no total; \.sum\(\) adds its cells up"):
         fc.read_releases(tmp_path / "got").total()

@@ -108,7 +108,11 @@ def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
 
 
 def _total_of(design: Design) -> dict[str, Any]:
-    used = "cells and sums are joined with it" if joins_total(design) else "read alone, or from the cells if these say more"
+    used = (
+        "cells and sums are joined with it"
+        if joins_total(design)
+        else "read alone, or from the cells if these say more"
+    )
     return {"noise": {"law": design.laws[-1].name} | _parameters(design.laws[-1]), "used": used}
 
 

@@ -194,8 +194,10 @@ def each_alone(table: QuestionTable, level: int = 0) -> QuestionTable:
         RangeError: level 1 of a table without a total.
     """
     design = one_level(table.design, level)
-    outputs = table.outputs if design == table.design else np.array(
-        [level_numbers(table.design, row, level) for row in table.outputs.tolist()], dtype=np.int64
+    outputs = (
+        table.outputs
+        if design == table.design
+        else np.array([level_numbers(table.design, row, level) for row in table.outputs.tolist()], dtype=np.int64)
     )
     labels, width = (table.labels, table.width) if level == 0 else (("all cells together",), None)
     estimates, low, high = _read(design, outputs, table.level)

@@ -13,7 +13,17 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
 
-from fleetcount_analysis.answers import Answer, QuestionTable, Region, WindowCounts, level_numbers, question_table, table_design, table_numbers, total
+from fleetcount_analysis.answers import (
+    Answer,
+    QuestionTable,
+    Region,
+    WindowCounts,
+    level_numbers,
+    question_table,
+    table_design,
+    table_numbers,
+    total,
+)
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_mechanisms.errors import did_you_mean
@@ -233,7 +243,10 @@ class VerifiedRelease(Tabular):
     def _table(self, zoom: int, cells: Sequence[int]) -> QuestionTable:
         """Return the table of this window alone at a zoom that has these cells."""
         outputs = table_numbers(self.window.design, opened_numbers(self.record), zoom)
-        counts, labels = WindowCounts(index=0, opens=0, unit=0, outputs=outputs), [self.labels[one - 1] for one in cells]
+        counts, labels = (
+            WindowCounts(index=0, opens=0, unit=0, outputs=outputs),
+            [self.labels[one - 1] for one in cells],
+        )
         return question_table(table_design(self.window.design, zoom), self.level, labels, (), [counts])
 
     def _places(self, zoom: int) -> Places:

@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_analysis.answers import WindowCounts, question_table, table_design, table_numbers, write_csv, write_geojson
+from fleetcount_analysis.answers import (
+    WindowCounts,
+    question_table,
+    table_design,
+    table_numbers,
+    write_csv,
+    write_geojson,
+)
 from fleetcount_analysis.answers.export import write_parquet
 from fleetcount_analysis.answers.levels import level_numbers
 from fleetcount_analysis.answers.places import DEGREES, Places
@@ -177,7 +184,7 @@ def _single_table(record: ReleaseRecord) -> QuestionTable:
     return question_table(table_design(window.design, 0), window.release.level, labels, _statement(record), [counts])
 
 
-def _as_signed(table: QuestionTable) -> dict[str, QuestionTable]:
+def _as_signed(table: QuestionTable) -> dict[str, Any]:
     """Return the cells and the total as a page shows them: each number alone, so that it can compare it with records.
 
     The files that a reader takes away have them joined.
