@@ -99,3 +99,10 @@ def test_no_noise_and_refusals() -> None:
         GaussianSum(parameter=Fraction(0), terms=1)
     with pytest.raises(RangeError, match="tail probability"):
         GaussianSum(parameter=Fraction(1), terms=1).central_reach(0.5)
+
+
+def test_the_characteristic_function_repeats_every_turn() -> None:
+    law, angles = GaussianSum(parameter=Fraction(1), terms=2), np.linspace(-3, 3, 7)
+
+    for turns in (1, -7, 40):
+        assert np.allclose(law.log_characteristic(angles + 2 * np.pi * turns), law.log_characteristic(angles))

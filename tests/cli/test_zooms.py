@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import pytest
@@ -118,6 +119,77 @@ def test_zooms_that_a_grid_does_not_have_are_refused_by_key(fleetcount: Callable
 
     assert refused.code == 2
     assert "release.zooms" in refused.error_line
+    assert not (deployed / "q.question").exists()
+
+
+TOTAL_SPEC = SPEC.replace("[release]", "[release]\ntotal = KEY")
+"""Direct answers, 720 windows."""
+
+
+def created(fleetcount: Callable, deployed: Path, spec: str) -> Any:
+    (deployed / "spec.toml").write_text(spec)
+    return fleetcount(*CREATE)
+
+
+def test_direct_answers_have_a_total_for_nothing_unless_it_is_left_out(fleetcount: Callable, deployed: Path) -> None:
+    designs = []
+    for word in ("true", "false", ""):
+        spec = TOTAL_SPEC.replace("KEY", word) if word else SPEC
+        ran = created(fleetcount, deployed, spec)
+        assert ran.code == 0, ran.err
+        designs.append(read_question(deployed / "q.question").question.design)
+        said = " ".join(ran.out.split())
+        assert ("the total of all cells has a number of its own" in said) is (word != "false")
+        assert ("answered at all is protected like its answer, no better" in said) is (word != "false")
+        for name in ("q.question", "q.json", "q.seed"):
+            (deployed / name).unlink()
+
+    asked, without, usual = designs
+    assert asked == usual
+    assert asked.noise == without.noise == asked.coarser[-1]
+    assert (asked.output_count, without.output_count) == (without.values + 1, without.values)
+    month = fleetcount("plan", "--devices", "100000", "--values", "72", "--epsilon", "10", "--windows", "720", "--json")
+    direct = next(row for row in json.loads(month.out) if row["way"] == "direct, Gaussian")
+    assert Fraction(direct["noise_variance"]) == asked.noise.parameters["variance"]
+    assert (round(direct["sd_0"], 1), round(direct["sd_total"], 1)) == (36.4, 36.1)
+
+
+def test_zooms_have_the_shares_of_the_budget_that_are_asked_for(fleetcount: Callable, deployed: Path) -> None:
+    shared = ZOOMED.replace("zooms = 3", 'zooms = 2\nshares = ["0.83", "0.17"]')
+    ran = created(fleetcount, deployed, shared)
+    assert ran.code == 0, ran.err
+    design = read_question(deployed / "q.question").question.design
+
+    cells, blocks, total = (law.draw_variance for law in design.laws)
+    assert blocks / cells == pytest.approx(83 / 17)
+    assert 1 / total == pytest.approx(1 / cells + 1 / blocks)
+    assert "(squares of 2 times the side sd " in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "said"),
+    [
+        (TOTAL_SPEC.replace("KEY", '"yes"'), "total", "true or false"),
+        (TOTAL_SPEC.replace("KEY", 'true\nkind = "one-sided"'), "total", "is true for one-sided counts"),
+        (
+            TOTAL_SPEC.replace("KEY", "true").replace('mode = "direct"', 'mode = "sampling"'),
+            "total",
+            "is true for answers that devices randomize or sample, allowed: direct answers",
+        ),
+        (ZOOMED.replace("zooms = 3", 'zooms = 3\nshares = ["1/2", "1/2"]'), "shares", "has 2 shares, allowed: one for"),
+        (ZOOMED.replace("zooms = 3", 'zooms = 2\nshares = ["1/2", "1/3"]'), "shares", "1 together"),
+        (ZOOMED.replace("zooms = 3", "zooms = 2\nshares = [1, 0]"), "shares", "above 0"),
+        (ZOOMED.replace("zooms = 3", 'zooms = 2\nshares = "83/17"'), "shares", "a share of the budget for each zoom"),
+    ],
+)
+def test_a_total_or_shares_that_cannot_be_are_refused_by_key_and_reason(
+    fleetcount: Callable, deployed: Path, spec: str, key: str, said: str
+) -> None:
+    refused = created(fleetcount, deployed, spec)
+
+    assert refused.code == 2, refused.out
+    assert f"release.{key}" in refused.error_line
+    assert said in refused.error_line
     assert not (deployed / "q.question").exists()
 
 

@@ -14,11 +14,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_analysis.answers.chosen import each_level
+from fleetcount_analysis.answers.chosen import each_level, window_ends
+from fleetcount_analysis.answers.combinations import sums_in_windows, window_totals
 from fleetcount_analysis.answers.ends import Sums, difference_ends, sum_ends
+from fleetcount_analysis.answers.table import QuestionTable, WindowCounts, question_table
 from fleetcount_analysis.gaussian_sums import GaussianSum
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
-from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector, OptimizedUnaryEncoding
@@ -262,6 +265,52 @@ def test_intervals_of_all_cells_hold_at_once(rate: Fraction | None, noise: Noise
 
     assert LOWEST <= float(inside[0].mean()) <= HIGHEST
     assert float(inside[1].mean()) < 0.85
+
+
+COUNTS = (0, 3, 17, 40, 8)
+
+
+def summed(noise: NoiseLaw, ratio: int, rate: Fraction | None = None) -> tuple[QuestionTable, Integers]:
+    """Return `RUNS` releases of `COUNTS` with a total as a table's windows, and the true counts."""
+    levels, counts = Levels(len(COUNTS), total=True), np.array(COUNTS)
+    asked = Spread(levels=levels, ratios=(Fraction(ratio),)).design(design(noise, rate, len(COUNTS)).answer, noise)
+    counted = [np.full(RUNS, one) if rate is None else sampled([(one, 1)], rate, one) for one in COUNTS]
+    columns = [one + drawn(asked.noise, 2, 700 + place) for place, one in enumerate(counted)]
+    columns.append(np.sum(counted, axis=0) + drawn(asked.laws[-1], 2, 799))
+    released = [
+        WindowCounts(index=index, opens=index, unit=index, outputs=tuple(row))
+        for index, row in enumerate(np.stack(columns, axis=1).tolist())
+    ]
+    return question_table(asked, LEVEL, [str(one) for one in COUNTS], [], released), counts
+
+
+@pytest.mark.parametrize("case", [(NINE, 1), (HALF, 2), *later((ONE, 1), (NARROW, 3), (WIDE[1], 1))], ids=str)
+def test_numbers_joined_with_a_total_cover_each_and_all_at_once(case: tuple[NoiseLaw, int]) -> None:
+    table, counts = summed(*case)
+
+    for cell, count in enumerate(COUNTS):
+        # Ends below 0 are cut, so that an empty cell is covered more often.
+        assert LOWEST <= covered((table.low[:, cell], table.high[:, cell]), count) <= HIGHEST
+    _, *ends = window_totals(table)
+    assert LOWEST <= covered((ends[0], ends[1]), sum(COUNTS)) <= HIGHEST
+    pair = sum_ends(table.design, sums_in_windows(table, [2, 4]), LEVEL)
+    assert LOWEST <= covered(pair, 43) <= HIGHEST
+    low, high = (one.reshape(RUNS, -1) for one in window_ends(table))
+    together = float(np.all((low <= counts) & (counts <= high), axis=1).mean())
+    alone = float(np.all((table.low <= counts) & (counts <= table.high), axis=1).mean())
+    assert LOWEST <= together <= HIGHEST
+    assert alone < 0.93
+
+
+@pytest.mark.parametrize("noise", [NINE, *later(WIDE[1])], ids=of)
+def test_a_total_of_sampled_counts_covers_beside_its_cells(noise: NoiseLaw) -> None:
+    table, counts = summed(noise, 4, Fraction(1, 4))
+
+    _, low, high = window_totals(table)
+
+    assert LOWEST <= covered((low, high), int(counts.sum())) <= HIGHEST
+    cells = [covered((table.low[:, cell], table.high[:, cell]), count) for cell, count in enumerate(COUNTS)]
+    assert min(cells) >= LOWEST
 
 
 # Power: what these tests would say of wrong intervals.

@@ -24,7 +24,7 @@ _CHANGES: Final = {
     "one-cell": "a device being counted rather than not",
 }
 _ANY_CHANGE: Final = "a device having one answer rather than another"
-_WITH_TOTAL: Final = (
+WITH_TOTAL: Final = (
     " That a device answered at all is protected like its answer, no better, since the total of all cells is a number"
     " of its own; several that come or go together move it together."
 )
@@ -63,7 +63,7 @@ def _public(design: Design, public: Sequence[AdversaryView]) -> str:
             f", but for rare cases: these are epsilons at delta {first.delta:f}, which is no bound on their chance"
         )
     moved = f"{honest}{who} can move the odds of {change} by {_factor(first.epsilon)} at most{all_answers}{failing}."
-    return moved + _NO_BOUND * one_sided + _WITH_TOTAL * design.levels.total
+    return moved + _NO_BOUND * one_sided + WITH_TOTAL * design.levels.total
 
 
 def _collusion(design: Design, together: Sequence[AdversaryView]) -> str:

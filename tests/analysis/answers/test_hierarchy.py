@@ -191,6 +191,29 @@ def test_a_combination_of_noises_is_within_its_half_width_as_often_as_said(
     assert np.mean(size <= 0.9 * width - 1e-9) < level
 
 
+@pytest.mark.parametrize("s", [Fraction(1, 2), Fraction(1), Fraction(3)], ids=str)
+@pytest.mark.parametrize("values", [2, 5])
+@pytest.mark.parametrize("level", [Fraction(9, 10), LEVEL, Fraction(99, 100)], ids=str)
+def test_the_half_width_of_a_joined_cell_is_the_exact_one_or_one_step_more(
+    s: Fraction, values: int, level: Fraction
+) -> None:
+    one, n = GaussianSum(parameter=s, terms=2), values + 1
+    reach = math.ceil(12 * math.sqrt(2 * s)) + 3
+    mass = np.exp(one.log_mass(np.arange(-reach, reach + 1)))
+    # n E = (n - 1) Z_1 less the noises of the other cells and the total's: whole numbers, so a convolution is exact.
+    law = np.zeros(2 * (n - 1) * reach + 1)
+    law[:: n - 1] = mass
+    for _ in range(values):
+        law = np.convolve(law, mass)
+    size = np.abs(np.arange(law.size) - law.size // 2)
+    inside = np.array([law[size <= step].sum() for step in range(n * reach)])
+
+    width = half_width((((n - 1) / n, 1, one), (1 / n, values, one)), level)
+
+    exact = int(np.argmax(inside >= float(level)))
+    assert exact / n <= width < 1.025 * exact / n + 1 / n
+
+
 def test_every_interval_is_as_wide_as_the_standard_error_of_its_estimate_says() -> None:
     pyramid = levels_of_grid(6, 5, 3)
     laws = [GaussianNoise(Fraction(s)) for s in (40_000, 90_000, 10_000)]

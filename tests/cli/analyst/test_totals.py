@@ -66,7 +66,9 @@ def test_a_release_says_how_many_devices_are_in_all_cells(directory: Path) -> No
     assert told == {"estimate": found.estimate, "low": found.low, "high": found.high}
 
 
-def test_tables_have_the_total_of_their_window_in_every_row(directory: Path, tmp_path: Path, capsys) -> None:
+def test_tables_have_the_total_of_their_window_in_every_row(
+    directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     table = fc.read_releases(directory).kept.table
     for name in ("counts.csv", "counts.parquet"):
         assert run_command(["question", "export", "--records", str(directory), "--output", str(tmp_path / name)]) == 0

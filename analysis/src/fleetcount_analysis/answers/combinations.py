@@ -9,7 +9,7 @@ A region selected by its numbers must not be an argument: the interval of `total
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -90,7 +90,7 @@ def difference(table: QuestionTable, later: Region, earlier: Region, *, stayed_a
         raise RangeError("difference", f"cell {min(common[0])} of window {min(common[1])} in both", "no common count")
     if stayed_at_least:
         _check_stayed(table, later, earlier, stayed_at_least)
-    alone = all(_by_totals(table, one) for one in (later, earlier))
+    alone = all(_by_totals(table, one.cells) for one in (later, earlier))
     (design, after), (_, before) = (_asked(table, [one], alone=alone) for one in (later, earlier))
     joined = joined_with_total(table, [later], [earlier])
     low, high = difference_ends(
@@ -135,9 +135,36 @@ def window_totals(table: QuestionTable) -> tuple[Floats, Integers, Integers]:
     Raises:
         RangeError: as `ends.sum_ends`.
     """
-    cells = range(1, table.design.values + 1)
-    design, sums = _asked(table, [Region.of(cells, window) for window in table.windows.tolist()])
+    everything, design = range(1, table.design.values + 1), table.design
+    if _by_totals(table, everything):
+        design = one_level(design, 1)
+        sums = Sums(values=table.outputs[:, -1], cells=1, windows=1)
+    else:
+        sums = sums_in_windows(table, everything)
     return estimates_of(design, sums), *sum_ends(design, sums, table.level)
+
+
+def sums_in_windows(table: QuestionTable, cells: Iterable[int]) -> Sums:
+    """Return the sum of some cells in each window, for `ends`.
+
+    Raises:
+        RangeError: an unknown cell.
+    """
+    columns, joined = table.columns(cells), None
+    if joins_total(table.design):
+        join, laws = join_of(table.design)
+        signs = np.zeros(table.design.values)
+        signs[columns] = 1
+        weights = join.weights(1, signs)
+        estimates = np.asarray(table.outputs @ np.concatenate(weights[::-1]), dtype=np.float64)
+        joined = Joined(estimates=estimates, parts=combined([(weights, 1)], laws))
+    return Sums(
+        values=table.raw[:, columns].sum(axis=1),
+        cells=len(columns),
+        windows=1,
+        devices=table.devices if table.design.baseline_opened else None,
+        joined=joined,
+    )
 
 
 def joined_with_total(
@@ -184,10 +211,10 @@ def _patterns(table: QuestionTable, added: Region, taken: Region | None) -> Iter
             yield windows, pattern
 
 
-def _by_totals(table: QuestionTable, region: Region) -> bool:
+def _by_totals(table: QuestionTable, cells: Collection[int]) -> bool:
     """Return whether the totals of sampled counts say more of all cells than the cells do."""
     design = table.design
-    if not design.levels.total or joins_total(design) or len(region.cells) != design.values:
+    if not design.levels.total or joins_total(design) or len(cells) != design.values:
         return False
     return design.laws[-1].draw_variance < design.values * design.noise.draw_variance
 
@@ -200,7 +227,7 @@ def _asked(
     `alone` says which, where it must be one for several sums.
     """
     sums = sums_of(table, regions, together)
-    if not (_by_totals(table, regions[0]) if alone is None else alone):
+    if not (_by_totals(table, regions[0].cells) if alone is None else alone):
         return table.design, sums
     totals = [int(table.outputs[table.rows(one.windows), -1].sum()) for one in regions]
     return one_level(table.design, 1), replace(sums, values=np.array(totals, dtype=np.int64), cells=1)

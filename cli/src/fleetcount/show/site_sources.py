@@ -184,7 +184,7 @@ def _single_table(record: ReleaseRecord) -> QuestionTable:
     return question_table(table_design(window.design, 0), window.release.level, labels, _statement(record), [counts])
 
 
-def _as_signed(table: QuestionTable) -> dict[str, QuestionTable]:
+def _as_signed(table: QuestionTable) -> dict[str, Any]:
     """Return the cells and the total as a page shows them: each number alone, so that it can compare it with records.
 
     The files that a reader takes away have them joined.
