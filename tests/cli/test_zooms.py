@@ -72,7 +72,8 @@ def test_a_plan_of_a_question_counts_every_zoom_of_every_window(fleetcount: Call
     two = ScheduleShape(units=(1, 1), days=(2,))
     noise = noise_for_promise(Truth(16), two, Fraction(4), Fraction(1, 10**9))
     way = next(line for line in ran.out.splitlines() if line.startswith("| direct, Gaussian"))
-    assert way.split("|")[2].strip() == f"{(2 * noise.draw_variance) ** 0.5:.1f}"
+    # What is read are counts that add up, with the blocks of four and the total: an error of .87 of one number's.
+    assert 0.86 < float(way.split("|")[2]) / (2 * noise.draw_variance) ** 0.5 < 0.89
     assert "response" not in ran.out
 
 
@@ -111,7 +112,7 @@ def test_one_window_takes_zooms_and_plans_noise_for_all_of_them(fleetcount: Call
     assert ", counted at 3 zooms in one report" in " ".join(created.out.split())
 
 
-@pytest.mark.parametrize("zooms", ["4", "0", "7", '"two"'])
+@pytest.mark.parametrize("zooms", ["4", "0", "7", '"two"', "[]", "[1, 3]", "[2, 4]", "[1, 16]", "[1, true]"])
 def test_zooms_that_a_grid_does_not_have_are_refused_by_key(fleetcount: Callable, deployed: Path, zooms: str) -> None:
     (deployed / "spec.toml").write_text(ZOOMED.replace("zooms = 3", f"zooms = {zooms}"))
 
@@ -151,7 +152,7 @@ def test_direct_answers_have_a_total_for_nothing_unless_it_is_left_out(fleetcoun
     month = fleetcount("plan", "--devices", "100000", "--values", "72", "--epsilon", "10", "--windows", "720", "--json")
     direct = next(row for row in json.loads(month.out) if row["way"] == "direct, Gaussian")
     assert Fraction(direct["noise_variance"]) == asked.noise.parameters["variance"]
-    assert (round(direct["sd_0"], 1), round(direct["sd_total"], 1)) == (36.4, 36.1)
+    assert (round(direct["sd_0"], 1), round(direct["sd_total"], 1)) == (36.1, 36.1)
 
 
 def test_zooms_have_the_shares_of_the_budget_that_are_asked_for(fleetcount: Callable, deployed: Path) -> None:
@@ -164,6 +165,44 @@ def test_zooms_have_the_shares_of_the_budget_that_are_asked_for(fleetcount: Call
     assert blocks / cells == pytest.approx(83 / 17)
     assert 1 / total == pytest.approx(1 / cells + 1 / blocks)
     assert "(squares of 2 times the side sd " in " ".join(ran.out.split())
+
+
+def test_a_plan_says_what_shares_give_and_a_question_asks_for_the_same(fleetcount: Callable, deployed: Path) -> None:
+    asked = ("plan", "--devices", "100000", "--values", "256", "--epsilon", "10", "--windows", "720")
+    ran = fleetcount(*asked, "--zooms", "1,8", "--shares", "0.83,0.17")
+    assert ran.code == 0, ran.err
+    way = next(line for line in ran.out.splitlines() if line.startswith("| direct, Gaussian"))
+    assert [cell.strip() for cell in way.split("|")[2:6]] == ["39.6", "39.6", "39.6", "35.6"]
+    assert "direct, Gaussian, squares of 8 times the side: 74.2\n" in ran.out
+    assert "sampling" not in ran.out
+
+    month = ZOOMED.replace("columns = 8", "columns = 16").replace("rows = 8", "rows = 16")
+    made = created(fleetcount, deployed, month.replace("zooms = 3", 'zooms = [1, 8]\nshares = ["0.83", "0.17"]'))
+    assert made.code == 0, made.err
+    question = read_question(deployed / "q.question").question
+    assert question.release.sides == (1, 8)
+    listed = json.loads(fleetcount(*asked, "--zooms", "1,8", "--shares", "0.83,0.17", "--json").out)
+    row = next(one for one in listed if one["way"] == "direct, Gaussian")
+    assert Fraction(row["noise_variance"]) == question.release.noise_variance
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--shares", "0.5,0.5"), "shares are given, allowed with zooms"),
+        (("--zooms", "2", "--shares", "0.5,0.4"), "shares are 1/2, 2/5, allowed: one above 0 for each of 2 zooms"),
+        (("--zooms", "1,3"), "sides are (1, 3), allowed: growing powers of two"),
+        (("--zooms", "7"), "zooms is 7, allowed: 2 to 6"),
+        (("--zooms", "1,x"), "x"),
+    ],
+)
+def test_zooms_and_shares_that_cannot_be_planned_are_refused(
+    fleetcount: Callable, words: tuple[str, ...], said: str
+) -> None:
+    ran = fleetcount("plan", "--devices", "100", "--values", "256", "--epsilon", "1", *words)
+
+    assert ran.code == 2
+    assert said in ran.error_line
 
 
 @pytest.mark.parametrize(

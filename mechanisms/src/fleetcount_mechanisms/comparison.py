@@ -14,7 +14,7 @@ from typing import Final, Literal
 from fleetcount_mechanisms.accounting.question_losses import units_loss
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
-from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth, kind_of
 from fleetcount_mechanisms.design import Design, Spread
 from fleetcount_mechanisms.errors import InfeasibleTargetError
 from fleetcount_mechanisms.levels import Levels
@@ -82,13 +82,15 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     `one_in` above 1 responses are also asked of each device in one window of so many, with all of epsilon there.
     With `total` direct answers open the total of all cells too, which costs a cell nothing.
     A way that cannot keep the promise with noise of an allowed size is left out; with several levels (`spread`) so are
-    responses.
+    responses, and with levels of unequal noise samples too.
 
     Raises:
         MechanismError: devices or values below 1, epsilon not in (0, 700], or delta not in (0, 1).
     """
     parts, found = Spread(levels=Levels(values)) if spread is None else spread, list[Compared]()
     for name, threat, unit, answer, law in _ways(values, sum(shapes["window"].units)):
+        if kind_of(answer).form is not AnswerForm.TRUTH and set(parts.ratios) - {1}:
+            continue
         try:
             held = None if periods is None else periods[unit or "window"]
             opened = parts.with_total_for(answer, law) if total else parts

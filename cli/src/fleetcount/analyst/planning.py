@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from math import isqrt
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import scipy
@@ -26,7 +26,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
 
 from fleetcount.analyst.tables import Row, Statement, Table, Tabular, axes_for, html_table, statement_of
-from fleetcount.command.options import EPSILON, LEVEL, SAMPLING_RATE, ExactNumber, parse_number
+from fleetcount.command.options import EPSILON, LEVEL, SAMPLING_RATE, SHARE, ExactNumber, parse_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,14 +53,16 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     epsilon_local: Exact | None = None,
     aggregators: int = FEWEST_AGGREGATORS,
     level: Exact = "0.95",
-    zooms: int | None = None,
+    zooms: int | Sequence[int] | None = None,
+    shares: Sequence[Exact] | None = None,
     total: bool = True,
 ) -> "PlannedCount":
     """Return what a count of `values` cells or categories among so many devices will give at an epsilon of a release.
 
     The keywords are the options of `fleetcount plan`: `mechanism` as in question files, or direct or one-sided; `noise`
-    geometric or gaussian; `sampling_rate` below 1/2, by default by the number of values; `zooms` of a square grid;
-    `total` false leaves out the total that direct answers have for nothing.
+    geometric or gaussian; `sampling_rate` below 1/2, by default by the number of values; `zooms` of a square grid, how
+    many or the sides of their squares, with the `shares` of the budget that they have; `total` false leaves out the
+    total that direct answers have for nothing.
 
     Raises:
         UsageError, MechanismError: a value outside its range, named with the range.
@@ -77,6 +79,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
         None if epsilon_local is None else _exact("epsilon_local", epsilon_local, EPSILON),
     )
     law = noise_law(mechanism, noise)
+    parts = None if shares is None else [_exact("shares", one, SHARE) for one in shares]
     planned = plan_question(
         devices,
         answer,
@@ -84,7 +87,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
         aggregators,
         noise=law,
         level=_exact("level", level, LEVEL),
-        spread=opened_levels(answer, law, square_zooms(values, zooms), total=total),
+        spread=opened_levels(answer, law, square_zooms(values, zooms, parts), total=total),
     )
     return PlannedCount(plan=planned)
 
@@ -168,20 +171,33 @@ class PlannedCount(Tabular):
 # What the command and the function share.
 
 
-def square_zooms(values: int, count: int | None) -> Spread | None:
-    """Return the zooms of a grid of `values` squares that is as wide as high, of equal noise; None without a count.
+def square_zooms(
+    values: int, zooms: int | Sequence[int] | None, shares: Sequence[Fraction] | None = None
+) -> Spread | None:
+    """Return the zooms of a grid of `values` squares that is as wide as high; None without zooms.
+
+    `zooms` are how many, each twice the side of the one before, or the sides of the squares, the cells' being 1;
+    `shares` the parts of the budget, equal ones without.
 
     Raises:
-        UsageError: fewer than 2 or more than allowed, or values that are no square number.
+        UsageError: fewer than 2 or more than allowed, values that are no square number, shares without zooms, not one
+            a zoom, or not 1 together.
     """
-    if count is None:
+    if zooms is None:
+        if shares is not None:
+            raise UsageError("shares are given, allowed with zooms")
         return None
-    if not 2 <= count <= MAX_ZOOMS:
-        raise UsageError(f"zooms is {count}, allowed: 2 to {MAX_ZOOMS}")
+    counted = isinstance(zooms, int)
+    sides = tuple(cast("Sequence[int]", zooms)) if not counted else neighbouring_sides(zooms) if zooms > 0 else ()
+    if not 2 <= len(sides) <= MAX_ZOOMS:
+        raise UsageError(f"zooms is {zooms}, allowed: 2 to {MAX_ZOOMS}")
     side = isqrt(values)
     if side * side != values:
         raise UsageError(f"values is {values}, allowed with zooms: a square number, a grid as wide as high")
-    return Spread(levels=Levels(values, (side, side), neighbouring_sides(count)))
+    if shares is not None and (len(shares) != len(sides) or min(shares) <= 0 or sum(shares) != 1):
+        said = ", ".join(map(str, shares))
+        raise UsageError(f"shares are {said}, allowed: one above 0 for each of {len(sides)} zooms, 1 together")
+    return Spread.of_shares(Levels(values, (side, side), sides), shares or ())
 
 
 def opened_levels(answer: AnswerLaw, law: type[NoiseLaw], zooms: Spread | None, *, total: bool) -> Spread:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 from fleetcount_protocol.errors import MachineError, UsageError
@@ -178,12 +178,29 @@ class Count(click.ParamType[int]):
             self.fail(str(error), param, ctx)
 
 
+class Several(click.ParamType[tuple[Any, ...]]):
+    """Values of one kind with commas between them."""
+
+    name = "list"
+
+    def __init__(self, one: "click.ParamType[Any]") -> None:
+        self.one = one
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+        """Return the values, or fail as their kind does."""
+        if isinstance(value, tuple):
+            return value
+        return tuple(self.one.convert(part.strip(), param, ctx) for part in str(value).split(","))
+
+
 EPSILON: Final = ExactNumber(NumberRange(low=Fraction(1, 1000), high=Fraction(10)))
 """A privacy loss: 0.001 to 10. Below nothing useful comes out, above nothing is protected."""
 SAMPLING_RATE: Final = ExactNumber(
     NumberRange(low=Fraction(0), high=Fraction(1, 2), low_included=False, high_included=False)
 )
 """A sampling rate: strictly between 0 and 1/2."""
+SHARE: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_included=False))
+"""A part of a budget: above 0, at most 1."""
 LEVEL: Final = ExactNumber(NumberRange(low=Fraction(1, 2), high=Fraction(999_999, 1_000_000)))
 """The level of an interval."""
 POSTERIOR: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_included=False, high_included=False))

@@ -61,6 +61,16 @@ def _thresholds(table: Table, key: str) -> tuple[int, ...]:
     return tuple(cast("list[int]", value))
 
 
+def _zooms(table: Table, key: str) -> tuple[int, ...]:
+    value = table.raw(key)
+    if isinstance(value, list):
+        sides = cast("list[object]", value)
+        if not 1 <= len(sides) <= MAX_ZOOMS or not all(type(one) is int for one in sides):
+            raise table.refuse(key, f"1 to {MAX_ZOOMS} whole numbers, how many times its side: [1, 8]")
+        return tuple(cast("list[int]", sides))
+    return neighbouring_sides(table.integer(key, 1, MAX_ZOOMS))
+
+
 def _shares(table: Table, key: str) -> tuple[Fraction, ...]:
     allowed = 'a share of the budget for each zoom, the cells first, above 0 and 1 together: ["0.83", "0.17"]'
     value = table.raw(key)
@@ -78,7 +88,9 @@ class ReleaseTable:
     `followed`, by default true except for a drill-down: the noise is strong enough for such questions one after the
     other in every period of a device with default limits; false is for the question alone. `total` opens the total of
     all cells with noise of its own, by default wherever that costs a cell nothing: direct answers with two-sided noise,
-    2 values or more. `shares` has the part of the budget of each zoom, equal ones without it.
+    2 values or more. `zooms` has how many times the side of a cell the squares of each zoom have, the cells first; a
+    whole number stands for as many, each twice the one before. `shares` has the part of the budget of each zoom, equal
+    ones without it.
     """
 
     kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)
@@ -89,7 +101,7 @@ class ReleaseTable:
     delta: Fraction = setting(Table.number, _DELTA, default=STATED_DELTA)
     level: Fraction = setting(Table.number, _LEVEL, default=Fraction(95, 100))
     thresholds: tuple[int, ...] = setting(_thresholds, default=())
-    zooms: int = setting(Table.integer, 1, MAX_ZOOMS, default=1)
+    zooms: tuple[int, ...] = setting(_zooms, default=(1,))
     followed: bool | None = setting(Table.boolean, default=None)
     total: bool | None = setting(Table.boolean, default=None)
     shares: tuple[Fraction, ...] = setting(_shares, default=())
@@ -197,9 +209,10 @@ def _with_total(table: Table, domain: ValueDomain, asked: bool | None, answer: A
 def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable, total: bool) -> Spread:
     """Return the levels that a release opens, and how their noise follows from that of the cells."""
     try:
-        levels = levels_of(domain, neighbouring_sides(asked.zooms), total=total)
+        levels = levels_of(domain, asked.zooms, total=total)
     except QuestionError as error:
-        raise table.wrong("zooms", f"is {asked.zooms}: {error}") from None
-    if asked.shares and len(asked.shares) != asked.zooms:
-        raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for each of the {asked.zooms} zooms")
+        raise table.wrong("zooms", f"is {table.raw('zooms')!r}: {error}") from None
+    zooms = len(asked.zooms)
+    if asked.shares and len(asked.shares) != zooms:
+        raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for each of the {zooms} zooms")
     return Spread.of_shares(levels, asked.shares)

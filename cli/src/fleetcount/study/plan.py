@@ -18,7 +18,7 @@ from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, D
 from fleetcount_mechanisms.planning import Plan, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS, MAX_ZOOMS
+from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount.analyst.planning import (
     answer_law,
@@ -37,8 +37,10 @@ from fleetcount.command.options import (
     LEVEL,
     POSTERIOR,
     SAMPLING_RATE,
+    SHARE,
     Count,
     Length,
+    Several,
     check_output_directory,
     staged_directory,
 )
@@ -76,7 +78,8 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--alone", is_flag=True, help="With --windows: noise for this question alone, not for one after another.")
 @click.option("--threat", type=OneOf(_THREATS), help="With --windows: recommend a way against this one.")
 @click.option("--levels", help="What a drill-down finds: bits of its steps, like 11,18,25,32.")
-@click.option("--zooms", type=Count(2, MAX_ZOOMS), help="Count a grid of V squares at so many zooms in one report.")
+@click.option("--zooms", type=Several(Count(1, 32)), help="Count a grid of V squares at so many zooms, or sides: 1,8.")
+@click.option("--shares", type=Several(SHARE), help="With --zooms: their parts of the budget, like 0.83,0.17.")
 @click.option("--no-total", is_flag=True, help="Open no total of all cells, which direct answers have for nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
@@ -112,7 +115,8 @@ def plan(  # one parameter an option, passed by name
     all-collude: all may collude, and then see a part; none-trusted: the promise holds against all of them.
 
     With --zooms the values are the squares of a grid as wide as high, and squares of two, four, ... times the side are
-    released beside them, each with noise of its own; epsilon is that of all together.
+    released beside them, each with noise of its own; epsilon is that of all together. --zooms 1,8 names the sides; with
+    --shares 0.83,0.17 the first has most of the budget.
 
     Direct answers to two values or more have the total of all cells beside them, with noise of its own that costs a
     cell nothing; that a device is there at all is then protected like its value, no better. --no-total leaves it out.
@@ -124,7 +128,8 @@ def plan(  # one parameter an option, passed by name
         check_output_directory(output)
     question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat", "alone")}
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
-    spread, no_total = square_zooms(values, others.pop("zooms")), others.pop("no_total")
+    zooms, shares, no_total = (others.pop(name) for name in ("zooms", "shares", "no_total"))
+    spread = square_zooms(values, zooms[0] if zooms and len(zooms) == 1 else zooms, shares)
     if steps is not None and question["windows"] is None:
         question["windows"] = len(steps)
     if refused := _not_together(question, steps, spread, output, others["largest_posterior"]):

@@ -138,6 +138,7 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
         *([] if asked.spread is None else [said]),
         "",
         *body,
+        *_zoom_lines(rows),
     ]
 
 
@@ -162,7 +163,7 @@ def _record(row: Compared, windows: int) -> dict[str, Any]:
         "one_in": plan.one_in,
         "noise": design.noise.name,
         **{f"noise_{name}": str(value) for name, value in design.noise.parameters.items()},
-        **{f"sd_{count}": plan.sd(min(count, plan.devices)) for count in _COUNTS},
+        **{f"sd_{count}": cell_sd(plan, count) for count in _COUNTS},
         "sd_total": total_sd(plan),
         "smallest_count_seen": plan.smallest_count_seen,
         "bytes": _bytes(row),
@@ -174,7 +175,7 @@ def _record(row: Compared, windows: int) -> dict[str, Any]:
 def _printed(row: Compared, windows: int) -> tuple[str, ...]:
     plan = row.plan
     seen = plan.smallest_count_seen
-    errors = [f"{plan.sd(min(count, plan.devices)):,.1f}" for count in _COUNTS]
+    errors = [f"{cell_sd(plan, count):,.1f}" for count in _COUNTS]
     return (
         row.name,
         *errors,
@@ -184,6 +185,30 @@ def _printed(row: Compared, windows: int) -> tuple[str, ...]:
         str(plan.design.rounds),
         _collusion(row, windows),
     )
+
+
+def cell_sd(plan: Plan, count: int) -> float:
+    """Return the error of a cell of so many devices, joined with larger squares and the total of direct answers.
+
+    Counts of a sample are not joined: their error is of who is in it.
+    """
+    design = plan.design
+    if design.levels.count > 1 and design.rounds == 1:
+        return joined_errors(design)[0]
+    return plan.sd(min(count, plan.devices))
+
+
+def _zoom_lines(rows: Sequence[Compared]) -> list[str]:
+    """Return the errors of larger squares of direct answers, in counts of all zooms that add up."""
+    lines = []
+    for row in rows:
+        levels = row.plan.design.levels
+        if len(levels.sides) > 1 and row.plan.design.rounds == 1:
+            each = zip(levels.sides[1:], joined_errors(row.plan.design)[1:], strict=False)
+            lines.append(
+                f"{row.name}, squares of " + ", ".join(f"{side} times the side: {sd:,.1f}" for side, sd in each)
+            )
+    return ["", "Larger squares, sd at 0 in counts that add up:", *lines] if lines else []
 
 
 def total_sd(plan: Plan) -> float | None:
