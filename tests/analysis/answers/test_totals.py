@@ -9,6 +9,7 @@ import pytest
 from fleetcount_analysis.answers.chosen import all_at_once, each_level, largest_changes
 from fleetcount_analysis.answers.combinations import difference, total, totals_at_once, window_totals
 from fleetcount_analysis.answers.levels import table_design, table_numbers
+from fleetcount_analysis.answers.smoothing import smoothed
 from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError
 from fleetcount_mechanisms.design import Design, Spread
@@ -129,6 +130,14 @@ def test_the_totals_of_all_windows_are_those_of_each(design: Design) -> None:
     for row, window in enumerate(table.windows.tolist()):
         one = total(table, Region.of(range(1, 7), window))
         assert (estimates[row], low[row], high[row]) == (pytest.approx(one.estimate), one.low, one.high)
+
+
+def test_a_curve_knows_that_joined_cells_have_less_noise() -> None:
+    design = direct(2, GaussianNoise(Fraction(900)))
+    joined, plain = (smoothed(random_table(one, 3), [1], change_sd=1e6) for one in (with_total(design), design))
+
+    ratio = joined.standard_errors / plain.standard_errors
+    assert ratio == pytest.approx(np.full(ratio.shape, math.sqrt(2 / 3)), rel=1e-4)
 
 
 def test_a_table_of_one_zoom_has_the_total_behind_it() -> None:

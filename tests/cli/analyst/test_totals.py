@@ -94,3 +94,15 @@ def test_a_question_without_a_total_says_how_to_add_up(tmp_path: Path) -> None:
 
     with pytest.raises(UsageError, match=r"opens no total; \.sum\(\) adds its cells up"):
         fc.read_releases(tmp_path / "got").total()
+
+
+def test_counts_that_add_up_have_the_total_among_them(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["question", "export", "--records", str(directory), "--consistent"]) == 0
+
+    lines = capsys.readouterr().out.splitlines()
+
+    # Before them stands which windows are missing.
+    first = next(
+        at for at, line in enumerate(lines) if line.startswith("counts of the cells and the total that add up")
+    )
+    assert lines[first + 73].startswith("window 3, the total: ")

@@ -11,8 +11,8 @@ from fleetcount_protocol.release import ChainLink, ReleaseRecord
 from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_protocol.window.window import Window
 
-from tests.support.protocol_samples import record
-from tests.support.question_samples import HOURLY, drill_down_question, sampling_question
+from tests.support.protocol_samples import record, with_total
+from tests.support.question_samples import GAUSSIAN, HOURLY, drill_down_question, sampling_question
 
 QUESTION = drill_down_question()
 LINK = ChainLink(previous=None, previous_index=None, missing=())
@@ -31,6 +31,14 @@ def test_the_record_of_a_step_leads_to_the_next() -> None:
     assert next_step(QUESTION, estimated(first, {1: 40, 3: 41, 4: 39})) == (1, 5)
     assert parents(window_at(QUESTION, 1, (1, 5)).domain, QUESTION.drill_down, 1) == (1, 5)  # type: ignore[arg-type]
     assert next_step(QUESTION, estimated(first, {4: 39})) is WalkEnd.NOTHING_SURVIVED
+
+
+def test_a_total_survives_no_step() -> None:
+    question = drill_down_question(release=with_total(GAUSSIAN, 4))
+    made = estimated(window_at(question, 0), {1: 40, 5: 900})
+
+    assert made.cells[-1].label == "total"
+    assert next_step(question, made) == (1,)
 
 
 def test_a_record_of_a_time_after_the_next_step_opens_is_late() -> None:

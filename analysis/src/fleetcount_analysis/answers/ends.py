@@ -59,6 +59,11 @@ class Joined:
     estimates: Floats
     parts: Parts
 
+    @property
+    def variance(self) -> float:
+        """The variance of the noise in each sum."""
+        return sum(often * weight**2 * law.variance for weight, often, law in self.parts)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sums:

@@ -14,6 +14,7 @@ from fleetcount_mechanisms.design import Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
 
+from fleetcount_analysis.answers.combinations import sums_in_windows
 from fleetcount_analysis.answers.noises import noise_total
 from fleetcount_analysis.answers.table import QuestionTable
 from fleetcount_analysis.errors import RangeError
@@ -54,8 +55,9 @@ def smoothed(table: QuestionTable, cells: Iterable[int], *, change_sd: float) ->
     chosen = tuple(sorted(cells))
     seen = table.estimates[:, table.columns(chosen)]
     rate = float(design.channel[0])
-    noise = noise_total(design.noise, design.aggregators).variance / rate**2
-    variances = noise + (1 - rate) / rate * np.maximum(seen.mean(axis=0), 0)
+    joined = sums_in_windows(table, chosen[:1]).joined
+    noise = noise_total(design.noise, design.aggregators).variance if joined is None else joined.variance
+    variances = noise / rate**2 + (1 - rate) / rate * np.maximum(seen.mean(axis=0), 0)
     links = 1 / (change_sd**2 * np.diff(table.windows))
     pull = np.diag(np.append(links, 0) + np.append(0, links)) - np.diag(links, 1) - np.diag(links, -1)
     values, errors = np.empty(seen.shape), np.empty(seen.shape)

@@ -226,8 +226,9 @@ def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
     design = kept.question.design
     if design.levels.count == 1:
         raise UsageError(f"question {kept.question.name!r} has one zoom; --consistent is for several")
-    zooms = design.levels.count
-    yield f"counts of all {zooms} zooms that add up; intervals of {_level(kept)}, each alone; and the raw numbers", None
+    sides, total = len(design.levels.sides), design.levels.total
+    zooms = "the cells and the total" if sides == 1 else f"all {sides} zooms{' and the total' * total}"
+    yield f"counts of {zooms} that add up; intervals of {_level(kept)}, each alone; and the raw numbers", None
     label = kept.question.first_window.label
     for row in kept.table.rows(_windows(kept, windows, [kept.last])):
         found, number = joined_levels(design, kept.opened[row], kept.table.level), 0
@@ -236,7 +237,8 @@ def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
             for place, (estimate, low, high) in enumerate(ends):
                 raw, number = kept.opened[row][number], number + 1
                 if place < _MOST_ROWS:
-                    where = f"window {kept.table.windows[row]}, zoom {zoom}, square {label(number)}"
+                    named = f"zoom {zoom}, square {label(number)}" if zoom < sides else "the total"
+                    where = f"window {kept.table.windows[row]}, {named}"
                     row_json = {
                         "window": int(kept.table.windows[row]),
                         "zoom": zoom,

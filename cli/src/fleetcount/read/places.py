@@ -22,6 +22,7 @@ from fleetcount_analysis.answers.drill_down import (
     pruned_places,
     smallest_found,
 )
+from fleetcount_analysis.answers.levels import one_level
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
@@ -113,11 +114,11 @@ def _step(record: ReleaseRecord) -> WalkStep:
     if not isinstance(domain, Prefixes):
         raise UsageError(f"the record of window {record.window_id} is not of prefixes")
     return WalkStep(
-        design=record.window.design,
+        design=one_level(record.window.design, 0),  # A total counts no place.
         level=record.level,
         bits=domain.bits,
         cells=domain.cells,
-        raw=tuple(cell.raw for cell in record.cells),
+        raw=tuple(cell.raw for cell in record.cells[: domain.values]),
     )
 
 

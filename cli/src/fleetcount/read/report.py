@@ -78,7 +78,8 @@ def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> l
     """Return the table, at most 200 rows: label, interval, a readable number, the raw estimate, side and truth if any.
 
     The interval is what is known, so it stands first. A longer table shows the largest estimates and says how many rows
-    are left out. Under that of a one-sided release stands how sure its sides are.
+    are left out. Under that of a one-sided release stands how sure its sides are, under one with a total how many
+    devices are in all cells together.
     """
     words, counts = sides_words(record), readable_counts(record)
     further = (
@@ -104,7 +105,8 @@ def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> l
         lines.append(
             f"{BELOW_NOISE}: a number this far below 0 is rarer than {share} at every count; 0 is nearest, not exact"
         )
-    return [*lines, words] if words else lines + total_line(record)
+    # Beside truths the demo says it with the true sum.
+    return [*lines, words] if words else lines + ([] if truths else total_line(record))
 
 
 def total_of(record: ReleaseRecord) -> tuple[float, int, int] | None:

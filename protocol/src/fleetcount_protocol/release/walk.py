@@ -43,4 +43,5 @@ def next_step(question: Question, before: ReleaseRecord) -> tuple[int, ...] | Wa
         )
     if before.released_at > question.schedule.opens(index):
         return WalkEnd.RECORD_LATE
-    return surviving_cells(domain, [cell.estimate for cell in before.cells], walk) or WalkEnd.NOTHING_SURVIVED
+    estimates = [cell.estimate for cell in before.cells[: domain.values]]  # Behind them a total, which is no place.
+    return surviving_cells(domain, estimates, walk) or WalkEnd.NOTHING_SURVIVED
