@@ -31,7 +31,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Mode.DIRECT, domain=Categories(names=("red", "<b>green</b>", "blue")), release=GEOMETRIC
     )
     write_question(folder / "colours", colours, (0, 1, 2), lambda index: np.array([40, 500 + index, 0]))
-    summed = one_round_question(Mode.DIRECT, domain=Categories(names=("a", "b", "c")), release=with_total(GEOMETRIC, 2))
+    summed = one_round_question(Mode.DIRECT, domain=Categories(names=("a", "b", "c")), release=with_total(GEOMETRIC))
     write_question(folder / "summed", summed, (0, 1), lambda index: np.array([40, 500 + index, 0]))
     window = one_round_window(Mode.DIRECT, release=GEOMETRIC)
     write_release(folder / "speed.json", window, np.array([77]))

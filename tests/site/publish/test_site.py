@@ -149,6 +149,13 @@ def test_all_cells_together_are_shown_by_the_signed_total(browser: Browser, site
         f" total {total['raw']})"
     )
     assert verdict.endswith("The numbers shown are the signed ones.")
+    visit.page.fill("#cells", "1-3")
+    visit.page.keyboard.press("Enter")
+    assert f": {total['low']} to {total['high']} (estimate {total['estimate']})" in visit.page.inner_text("#region-now")
+    visit.page.click("#region-sum")
+    expect(visit.page.locator("#region-all")).to_contain_text(" to ")
+    raws = [json.loads((site / f"summed/records/0000{index}.json").read_text())["cells"][-1]["raw"] for index in (0, 1)]
+    assert f"(estimate {sum(raws):,})" in visit.page.inner_text("#region-all")
     visit.close()
     copy = tmp_path / "site"
     shutil.copytree(site, copy)

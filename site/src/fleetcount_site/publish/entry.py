@@ -91,6 +91,7 @@ def question_script(entry: Entry) -> str:
         "windows": [[one.index, one.opens, one.released_at] for one in entry.windows],
         "units": table.units.tolist(),
         "totals": _totals(entry.total),
+        "totalLaw": _total_law(entry),
         "missing": _runs(table.missing),
         "first": entry.first,
         "every": entry.every_s,
@@ -114,6 +115,15 @@ def _totals(table: QuestionTable | None) -> list[tuple[int, float, int, int]]:
         return []
     columns = (table.raw, np.round(table.estimates, 3), table.low, table.high)
     return list(zip(*(column[:, 0].tolist() for column in columns), strict=True))
+
+
+def _total_law(entry: Entry) -> dict[str, Any] | None:
+    """Return the law of the opened total where it says more of all cells than their sum does."""
+    if entry.total is None:
+        return None
+    cells, total = entry.table.design, entry.total.design
+    fewer = total.noise.draw_variance < cells.values * cells.noise.draw_variance
+    return law_of(total, entry.table.level) if fewer else None
 
 
 def number_scripts(table: QuestionTable) -> Iterator[tuple[str, str]]:

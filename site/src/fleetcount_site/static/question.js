@@ -209,9 +209,13 @@
     return [...values];
   }
 
+  /* All cells are added up by the opened totals where these have less noise than so many cells. */
+  const byTotals = () => question.totalLaw && region.length === question.labels.length;
+
   function sumText(value, windows, together, what) {
     try {
-      const sum = fleetcount.sumInterval(question.law, value, region.length, windows, together);
+      const [law, cells] = byTotals() ? [question.totalLaw, 1] : [question.law, region.length];
+      const sum = fleetcount.sumInterval(law, value, cells, windows, together);
       return what + ": " + interval(sum.low, sum.high, sum.estimate) + " (estimate " + shown(sum.estimate) + ")";
     } catch (error) {
       if (!(error instanceof fleetcount.TooLargeError)) throw error;
@@ -222,7 +226,9 @@
   function showRegion() {
     at("region").hidden = !region.length;
     if (!region.length) return;
-    const value = region.reduce((sum, one) => sum + question.now.raw[one - 1], 0);
+    const value = byTotals()
+      ? question.totals[row][0]
+      : region.reduce((sum, one) => sum + question.now.raw[one - 1], 0);
     const cells = region.length + (region.length > 1 ? " cells" : " cell");
     at("region-now").textContent = sumText(value, 1, 1, cells + " in " + windowText(row));
   }
@@ -242,6 +248,7 @@
       }
       for (const place of places) value += columns.raw[place];
     }
+    if (byTotals()) value = question.totals.reduce((sum, [raw]) => sum + raw, 0);
     const units = new Map();
     for (const unit of question.units) units.set(unit, (units.get(unit) || 0) + 1);
     at("region-all").textContent = sumText(
