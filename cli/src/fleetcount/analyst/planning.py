@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 from math import isqrt
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import scipy
@@ -187,8 +187,7 @@ def square_zooms(
         if shares is not None:
             raise UsageError("shares are given, allowed with zooms")
         return None
-    counted = isinstance(zooms, int)
-    sides = tuple(cast("Sequence[int]", zooms)) if not counted else neighbouring_sides(zooms) if zooms > 0 else ()
+    sides = neighbouring_sides(max(1, zooms)) if isinstance(zooms, int) else tuple(zooms)
     if not 2 <= len(sides) <= MAX_ZOOMS:
         raise UsageError(f"zooms is {zooms}, allowed: 2 to {MAX_ZOOMS}")
     side = isqrt(values)
