@@ -36,9 +36,12 @@ def runner() -> Iterator[Runner]:
 def test_no_order_of_faults_breaks_a_promise(runner: Runner, first: int) -> None:
     runner.ends = {}
 
-    wrong = {seed: said for seed in range(first, first + AT_ONCE) if (said := runner.run(seed, *draw(seed)))}
+    # The first that fails says it: one that never ends takes seconds, and a bug may let many of 250 not end.
+    wrong = next(
+        ((seed, said) for seed in range(first, first + AT_ONCE) if (said := runner.run(seed, *draw(seed)))), None
+    )
 
-    assert wrong == {}, "python -m tests.model --seed SEED shows the list, made short"
+    assert wrong is None, "python -m tests.model --seed SEED shows the list, made short"
     assert runner.ends["released"] > AT_ONCE // 2
     assert len(runner.ends) > 3, "lists that never end a window in another way do not hurt it"
 
