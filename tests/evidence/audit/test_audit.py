@@ -265,7 +265,7 @@ def test_one_mean_taken_off_for_all_aggregators_fails_the_check_of_the_reading(m
     assert check_reading(asked, 2_000).passed
     right = reading._mean_noise
 
-    monkeypatch.setattr(reading, "_mean_noise", lambda design: right(design) / design.aggregators)
+    monkeypatch.setattr(reading, "_mean_noise", lambda noise, aggregators: right(noise, aggregators) / aggregators)
 
     assert not check_reading(asked, 2_000).passed
 
