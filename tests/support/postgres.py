@@ -10,6 +10,7 @@ import os
 import pwd
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
@@ -24,7 +25,7 @@ import pytest
 from tests.support.processes import wait_until
 from tests.support.shared import shared
 
-_PLACE = "/tmp"
+_PLACE = os.environ.get("TMPDIR", "/tmp")
 _INSTALLED = Path("/usr/lib/postgresql")
 _NUMBERS = count(1)
 _SHOWN = 1500
@@ -181,7 +182,7 @@ class Cluster:
                 + [word for setting in settings for word in ("-c", setting)],
                 cwd=self.directory,
                 # By the directory of a run for temporary files, what it left running is found.
-                env={"LC_ALL": "C", "TZ": "UTC", "TMPDIR": os.environ.get("TMPDIR", _PLACE)},
+                env={"LC_ALL": "C", "TZ": "UTC", "TMPDIR": _PLACE},
                 stdout=log,
                 stderr=log,
                 **self._as_user,
@@ -340,7 +341,8 @@ def own_cluster(*settings: str) -> Iterator[Cluster]:
 def _beside(programs: Path, *settings: str) -> Iterator[Cluster]:
     """A place for a cluster, which ends with the block."""
     # Not below a directory of a test: another user may not reach it, and a socket's path has at most 107 bytes.
-    directory = Path(tempfile.mkdtemp(prefix="fc-pg-", dir=_PLACE))
+    reached = len(_PLACE) < 60 and Path(_PLACE).stat().st_mode & stat.S_IXOTH
+    directory = Path(tempfile.mkdtemp(prefix="fc-pg-", dir=_PLACE if reached else "/tmp"))
     cluster = Cluster(programs, directory, *settings)
     try:
         yield cluster
