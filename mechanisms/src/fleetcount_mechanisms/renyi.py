@@ -409,6 +409,7 @@ def _lattice_sums(
 # A total beside the cells, noised anew with N_Z(0, c s): under a coin no pair of answers is the worst at every order.
 
 
+@lru_cache(maxsize=256)
 def total_divergences(
     rate: Fraction, variance: Fraction, ratio: int, order: int
 ) -> tuple[Fraction, Fraction, Fraction]:
@@ -460,7 +461,7 @@ def _total_moments(
     weights = _gaussian_weights(spread, last * step + order)
     cosets = [_ONE]
     if step == 1:
-        cosets = [_coset_weight(variance, windows, place) for place in range(windows)]
+        cosets = [_coset_weight(variance, windows, min(place, windows - place)) for place in range(windows)]
         weights = [WIDE.multiply(weight, cosets[place % windows]) for place, weight in enumerate(weights)]
     both = removed = Decimal(0)
     for y, value in _inverse_powers(rate, windows, wide, order, step, last):
@@ -522,6 +523,7 @@ def _inverse_powers(
         ratio = WIDE.multiply(ratio, grow)
 
 
+@lru_cache(maxsize=256)
 def _coset_weight(variance: Fraction, windows: int, place: int) -> Decimal:
     """Return the sum over z of e**(-(c+1)(z - w/(c+1))**2/(2s)), by which the law of W = w differs from N_Z."""
     reach = int(math.sqrt(2 * _CERTAIN * float(variance) / windows)) + 2
