@@ -125,6 +125,9 @@ def test_zooms_that_a_grid_does_not_have_are_refused_by_key(fleetcount: Callable
 
 TOTAL_SPEC = SPEC.replace("[release]", "[release]\ntotal = KEY")
 """Direct answers, 720 windows."""
+SAMPLED = TOTAL_SPEC.replace('mode = "direct"', 'mode = "sampling"').replace(
+    "[release]\ntotal = KEY", '[mechanism]\nsampling_rate = "1/4"\n[release]\ntotal = true'
+)
 
 
 def created(fleetcount: Callable, deployed: Path, spec: str) -> Any:
@@ -153,6 +156,23 @@ def test_direct_answers_have_a_total_for_nothing_unless_it_is_left_out(fleetcoun
     direct = next(row for row in json.loads(month.out) if row["way"] == "direct, Gaussian")
     assert Fraction(direct["noise_variance"]) == asked.noise.parameters["variance"]
     assert (round(direct["sd_0"], 1), round(direct["sd_total"], 1)) == (36.1, 36.1)
+
+
+def test_a_coin_a_window_has_a_total_with_four_times_the_variance(fleetcount: Callable, deployed: Path) -> None:
+    ran = created(fleetcount, deployed, SAMPLED)
+    assert ran.code == 0, ran.err
+    design = read_question(deployed / "q.question").question.design
+
+    assert (design.output_count, design.total_ratio) == (73, 4)
+    cell, total = (math.sqrt(2 * law.draw_variance) / float(design.exposure) for law in design.laws)
+    assert (round(cell, 1), round(total, 1)) == (36.5, 73.0)
+
+
+def test_samples_have_a_total_only_if_it_is_asked_for(fleetcount: Callable, deployed: Path) -> None:
+    ran = created(fleetcount, deployed, SAMPLED.replace("total = true\n", ""))
+    assert ran.code == 0, ran.err
+
+    assert not read_question(deployed / "q.question").question.design.levels.total
 
 
 def test_zooms_have_the_shares_of_the_budget_that_are_asked_for(fleetcount: Callable, deployed: Path) -> None:
@@ -211,10 +231,21 @@ def test_zooms_and_shares_that_cannot_be_planned_are_refused(
         (TOTAL_SPEC.replace("KEY", '"yes"'), "total", "true or false"),
         (TOTAL_SPEC.replace("KEY", 'true\nkind = "one-sided"'), "total", "is true for one-sided counts"),
         (
-            TOTAL_SPEC.replace("KEY", "true").replace('mode = "direct"', 'mode = "sampling"'),
+            TOTAL_SPEC.replace("KEY", 'true\nkind = "geometric"').replace('mode = "direct"', 'mode = "sampling"'),
             "total",
-            "is true for answers that devices randomize or sample, allowed: direct answers",
+            "is true for sampled answers under geometric noise",
         ),
+        (
+            SAMPLED.replace("[schedule]", '[schedule]\ncoin = "day"'),
+            "total",
+            "is true under a coin that holds for several",
+        ),
+        (
+            SAMPLED.replace("rows = 9", "rows = 8").replace("total =", "zooms = 2\ntotal ="),
+            "total",
+            "is true beside zooms",
+        ),
+        (SAMPLED.replace("columns = 8\nrows = 9", "columns = 2\nrows = 2"), "total", "is true for few sampled values"),
         (ZOOMED.replace("zooms = 3", 'zooms = 3\nshares = ["1/2", "1/2"]'), "shares", "has 2 shares, allowed: one for"),
         (ZOOMED.replace("zooms = 3", 'zooms = 2\nshares = ["1/2", "1/3"]'), "shares", "1 together"),
         (ZOOMED.replace("zooms = 3", "zooms = 2\nshares = [1, 0]"), "shares", "above 0"),

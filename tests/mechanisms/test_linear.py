@@ -5,12 +5,14 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
+from fleetcount_mechanisms.design import Spread
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels, worst_moves
 from fleetcount_mechanisms.linear import gaussian_price, geometric_price, group_price, least_squares_variance
 from fleetcount_mechanisms.moves import moves_pure, moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.renyi import total_divergences
+from fleetcount_mechanisms.sampling import SamplingDie
 
 S = Fraction(9)
 
@@ -111,6 +113,26 @@ def test_the_three_pairs_under_a_coin_are_those_of_the_lattice(
 
 def reach(variance: float) -> int:
     return math.ceil(9 * math.sqrt(variance)) + 6
+
+
+@pytest.mark.parametrize(
+    ("rate", "values", "law", "unit", "ratios"),
+    [
+        ("1/2", 72, GaussianNoise, 1, (4,)),
+        ("1/5", 5, GaussianNoise, 1, (4,)),
+        ("1/10", 9, GaussianNoise, 1, (8,)),
+        ("1/5", 4, GaussianNoise, 1, ()),
+        ("1/10", 8, GaussianNoise, 1, ()),
+        ("1/4", 72, GaussianNoise, 2, ()),
+        ("1/4", 72, TwoSidedNoise, 1, ()),
+    ],
+)
+def test_the_noise_of_a_total_of_sampled_answers_follows_the_rate(
+    rate: str, values: int, law: type[GaussianNoise | TwoSidedNoise], unit: int, ratios: tuple[int, ...]
+) -> None:
+    die = SamplingDie.uniform(Fraction(rate), values, allow_large_rate=True)
+
+    assert Spread(levels=Levels(values)).with_total_for(die, law, unit).ratios == ratios
 
 
 def test_no_pair_is_the_worst_at_every_order() -> None:

@@ -93,10 +93,9 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
             continue
         try:
             held = None if periods is None else periods[unit or "window"]
-            opened = parts.with_total_for(answer, law) if total else parts
-            noise = noise_for_promise(
-                answer, shapes[unit or "window"], epsilon, delta, law, periods=held, spread=opened
-            )
+            shape = shapes[unit or "window"]
+            opened = parts.with_total_for(answer, law) if total and unit is None else parts
+            noise = noise_for_promise(answer, shape, epsilon, delta, law, periods=held, spread=opened)
         except InfeasibleTargetError:
             continue
         plan = Plan(devices=devices, design=opened.design(answer, noise, aggregators), level=level)

@@ -7,7 +7,7 @@ privacy" (2020), Proposition 12; Bun, Steinke, "Concentrated differential privac
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -324,18 +324,8 @@ def panel_removed(rate: Fraction, windows: int, variance: Fraction, order: int) 
     return max(Fraction(0), Fraction(WIDE.ln(WIDE.multiply(moment, factor)))) / (order - 1)
 
 
-def _inverse_moment(
-    rate: Fraction,
-    windows: int,
-    variance: Fraction,
-    order: int,
-    shift: int = 0,
-    weigh: Callable[[int], Decimal] | None = None,
-) -> Decimal:
-    """Return E (1-p+p e**((2S-m+2 shift)/(2s)))**(1-a) for S of N_Z(0, m s), never too small.
-
-    `weigh` corrects the weight of each S, for laws that are nearly that one; it is used where every S is summed.
-    """
+def _inverse_moment(rate: Fraction, windows: int, variance: Fraction, order: int) -> Decimal:
+    """Return E (1-p+p e**((2S-m)/(2s)))**(1-a) for S of N_Z(0, m s), never too small."""
     wide = windows * variance
     # What is left out may be worth (1-p)**(1-a) times its weight.
     largest = WIDE.power(near_decimal(1 - rate), 1 - order)
@@ -343,7 +333,7 @@ def _inverse_moment(
     spread, strip = math.sqrt(wide), _strip(windows, variance)
     step = _step(rate, windows, variance, order)
     reach = (int(spread * math.sqrt(2 * digits)) // step + 1) * step
-    total, mass = _lattice_sums(rate, windows, variance, order, step, reach, shift, weigh if step == 1 else None)
+    total, mass = _lattice_sums(rate, windows, variance, order, step, reach)
     gauss = WIDE.multiply(near_decimal(near_sqrt(wide)), _ROOT_TWO_PI)
     tail = WIDE.multiply(gauss, WIDE.multiply(largest, _exp(-Fraction(reach**2) / (2 * wide))))
     if step == 1:
@@ -394,43 +384,32 @@ def sum_law_factor(windows: int, variance: Fraction) -> Decimal | None:
 
 
 def _lattice_sums(
-    rate: Fraction,
-    windows: int,
-    variance: Fraction,
-    order: int,
-    step: int,
-    reach: int,
-    shift: int,
-    weigh: Callable[[int], Decimal] | None,
+    rate: Fraction, windows: int, variance: Fraction, order: int, step: int, reach: int
 ) -> tuple[Decimal, Decimal]:
     """Return the sums of e**(-S**2/(2ms)) h(S) and of e**(-S**2/(2ms)) over the multiples S of step up to reach."""
     p, rest = near_decimal(rate), near_decimal(1 - rate)
-    grow, middle = _exp(Fraction(step) / variance), _exp(Fraction(2 * shift - windows) / (2 * variance))
+    grow, middle = _exp(Fraction(step) / variance), _exp(-Fraction(windows) / (2 * variance))
     fall = _exp(-Fraction(step**2) / (windows * variance))
 
     def value(ratio: Decimal) -> Decimal:
         return WIDE.power(WIDE.divide(_ONE, WIDE.add(rest, WIDE.multiply(p, ratio))), order - 1)
 
-    def law(weight: Decimal, place: int) -> Decimal:
-        return weight if weigh is None else WIDE.multiply(weight, weigh(place))
-
-    mass = law(_ONE, 0)
-    total = WIDE.multiply(mass, value(middle))
+    mass, total = _ONE, value(middle)
     up = down = middle
     # The weight of S + step is that of S times e**(-(2 S step + step**2)/(2ms)).
     weight, factor = _ONE, _exp(-Fraction(step**2) / (2 * windows * variance))
-    for place in range(1, reach // step + 1):
+    for _ in range(reach // step):
         weight, factor = WIDE.multiply(weight, factor), WIDE.multiply(factor, fall)
         up, down = WIDE.multiply(up, grow), WIDE.divide(down, grow)
-        both = law(weight, place)
-        total = WIDE.add(total, WIDE.multiply(both, WIDE.add(value(up), value(down))))
-        mass = WIDE.add(mass, WIDE.multiply(both, Decimal(2)))
+        total = WIDE.add(total, WIDE.multiply(weight, WIDE.add(value(up), value(down))))
+        mass = WIDE.add(mass, WIDE.multiply(weight, Decimal(2)))
     return total, mass
 
 
 # A total beside the cells, noised anew with N_Z(0, c s): under a coin no pair of answers is the worst at every order.
 
 
+@lru_cache(maxsize=256)
 def total_divergences(
     rate: Fraction, variance: Fraction, ratio: int, order: int
 ) -> tuple[Fraction, Fraction, Fraction]:
@@ -454,26 +433,97 @@ def total_divergences(
     if order > _LARGEST_REMOVED:
         cap = -near_log(1 - exact)
         return added + cap, added, min(added, cap)
-    weights = [_coset_weight(variance, windows, place) for place in range(windows)]
-    rarest = min(weights)
-    spare = WIDE.divide(max(weights), rarest)
-
-    def moment(shift: int) -> Decimal:
-        found = _inverse_moment(exact, windows, wide, order, shift, lambda place: weights[place % windows])
-        return WIDE.multiply(found, spare) if _step(exact, windows, wide, order) > 1 else found
-
-    p, growth, step = near_decimal(exact), _ONE, _exp(Fraction(windows) / wide)
+    p, growth, ratio_step = near_decimal(exact), _ONE, _exp(Fraction(windows) / wide)
     odds, term = near_decimal(exact / (1 - exact)), WIDE.power(WIDE.subtract(_ONE, p), order)
-    both = WIDE.multiply(term, removed := moment(0))
+    terms = [term]
     for i in range(order):
         factor = WIDE.multiply(WIDE.divide(Decimal(order - i), Decimal(i + 1)), odds)
         term = WIDE.multiply(term, WIDE.multiply(factor, growth))
-        growth = WIDE.multiply(growth, step)
-        both = WIDE.add(both, WIDE.multiply(term, moment(i + 1)))
-    pair, third = (max(Fraction(0), Fraction(WIDE.ln(one))) / (order - 1) for one in (both, removed))
+        growth = WIDE.multiply(growth, ratio_step)
+        terms.append(term)
+    moments = _total_moments(exact, variance, windows, order, terms)
+    pair, third = (max(Fraction(0), Fraction(WIDE.ln(one))) / (order - 1) for one in moments)
     return pair, added, third
 
 
+def _total_moments(
+    rate: Fraction, variance: Fraction, windows: int, order: int, terms: list[Decimal]
+) -> tuple[Decimal, Decimal]:
+    """Return sum of terms[i] E h(W + i), and E h(W), h(y) = (1-p+p e**((2y-m)/(2cs)))**(1-a), never too small.
+
+    h is the same function for every i, so that it is worked out once at each y of a lattice of step g, and the weights
+    of W = y - i vary. The bounds are those of `_inverse_moment`, which hold for a lattice moved by any i.
+    """
+    wide = (windows - 1) * variance
+    spread, step = windows * wide, _step(rate, windows, wide, order)
+    reach = int(math.sqrt(spread * 2 * _digits(rate, order))) + 1
+    last = (reach + order) // step + 1
+    weights = _gaussian_weights(spread, last * step + order)
+    cosets = [_ONE]
+    if step == 1:
+        cosets = [_coset_weight(variance, windows, min(place, windows - place)) for place in range(windows)]
+        weights = [WIDE.multiply(weight, cosets[place % windows]) for place, weight in enumerate(weights)]
+    both = removed = Decimal(0)
+    for y, value in _inverse_powers(rate, windows, wide, order, step, last):
+        here = Decimal(0)
+        for i, term in enumerate(terms):
+            here = WIDE.add(here, WIDE.multiply(term, weights[abs(y - i)]))
+        both = WIDE.add(both, WIDE.multiply(value, here))
+        removed = WIDE.add(removed, WIDE.multiply(value, weights[abs(y)]))
+    gauss = WIDE.multiply(near_decimal(near_sqrt(spread)), _ROOT_TWO_PI)
+    bound = WIDE.multiply(gauss, WIDE.power(near_decimal(1 - rate), 1 - order))
+    beyond = WIDE.multiply(bound, _exp(-Fraction(reach**2) / (2 * spread)))
+    scale, mass = Decimal(step), gauss
+    if step == 1:
+        beyond = WIDE.multiply(beyond, max(cosets))
+        mass = WIDE.subtract(WIDE.multiply(_total(weights), Decimal(2)), weights[0])
+    else:
+        strip = Fraction(_strip(windows, wide))
+        rest = WIDE.subtract(_exp(2 * _BELOW_PI * strip / step), _ONE)
+        edge = WIDE.multiply(bound, _exp(strip**2 / (2 * spread)))
+        beyond = WIDE.add(beyond, WIDE.divide(WIDE.multiply(edge, Decimal(4)), rest))
+        # The cosets' weights are (1 +- eta) times their mean, eta <= 2 q/(1 - q), by Poisson summation.
+        q = _exp(-2 * _BELOW_PI**2 * variance / windows)
+        eta = WIDE.divide(WIDE.multiply(q, Decimal(2)), WIDE.subtract(_ONE, q))
+        mass = WIDE.multiply(gauss, WIDE.divide(WIDE.subtract(_ONE, eta), WIDE.add(_ONE, eta)))
+    whole = _total(terms)
+
+    def moment(total: Decimal, share: Decimal) -> Decimal:
+        return WIDE.divide(WIDE.add(WIDE.multiply(total, scale), WIDE.multiply(beyond, share)), mass)
+
+    return moment(both, whole), moment(removed, _ONE)
+
+
+def _total(parts: list[Decimal]) -> Decimal:
+    total = Decimal(0)
+    for one in parts:
+        total = WIDE.add(total, one)
+    return total
+
+
+def _gaussian_weights(spread: Fraction, most: int) -> list[Decimal]:
+    """Return e**(-x**2/(2 spread)) of x = 0..most."""
+    factor, fall = _exp(-1 / (2 * spread)), _exp(-1 / spread)
+    weights = [_ONE]
+    for _ in range(most):
+        weights.append(WIDE.multiply(weights[-1], factor))
+        factor = WIDE.multiply(factor, fall)
+    return weights
+
+
+def _inverse_powers(
+    rate: Fraction, windows: int, wide: Fraction, order: int, step: int, last: int
+) -> Iterator[tuple[int, Decimal]]:
+    """Yield y and (1-p+p e**((2y-m)/(2cs)))**(1-a) of the multiples y of step up to `last` times it."""
+    p, rest = near_decimal(rate), near_decimal(1 - rate)
+    grow, ratio = _exp(Fraction(step) / wide), _exp(Fraction(-2 * last * step - windows) / (2 * wide))
+    for place in range(-last, last + 1):
+        base = WIDE.add(rest, WIDE.multiply(p, ratio))
+        yield place * step, WIDE.power(WIDE.divide(_ONE, base), order - 1)
+        ratio = WIDE.multiply(ratio, grow)
+
+
+@lru_cache(maxsize=256)
 def _coset_weight(variance: Fraction, windows: int, place: int) -> Decimal:
     """Return the sum over z of e**(-(c+1)(z - w/(c+1))**2/(2s)), by which the law of W = w differs from N_Z."""
     reach = int(math.sqrt(2 * _CERTAIN * float(variance) / windows)) + 2

@@ -13,7 +13,7 @@ from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, kind_of
 from fleetcount_mechanisms.design import Spread
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
-from fleetcount_mechanisms.levels import neighbouring_sides
+from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.errors import QuestionError
@@ -47,7 +47,11 @@ _NO_TOTAL: Final = {
     "one": "is true for a single value, allowed: 2 values or more; one is its own total",
     "exact": "is true for exact counts, allowed: false; a reader adds them up without an error",
     "one-sided": "is true for one-sided counts, allowed: false; their total would be one more count to protect",
-    "random": "is true for answers that devices randomize or sample, allowed: direct answers, of which a total is free",
+    "response": "is true for answers that devices randomize, allowed: direct answers and those under a coin a window",
+    "law": "is true for sampled answers under geometric noise, allowed: kind = 'gaussian', or direct answers",
+    "coin": "is true under a coin that holds for several windows, allowed: a coin a window; else a total has its price",
+    "few": "is true for few sampled values, whose sum has less noise, allowed: 5 values or more, 9 below a rate of 1/5",
+    "zooms": "is true beside zooms of sampled answers, allowed: one of both; direct answers have both",
     "walk": "is true for a drill-down, allowed: false; its steps ask for other places each",
     "name": f"is true beside a category {TOTAL_LABEL!r}, allowed: other names",
 }
@@ -87,10 +91,11 @@ class ReleaseTable:
 
     `followed`, by default true except for a drill-down: the noise is strong enough for such questions one after the
     other in every period of a device with default limits; false is for the question alone. `total` opens the total of
-    all cells with noise of its own, by default wherever that costs a cell nothing: direct answers with two-sided noise,
-    2 values or more. `zooms` has how many times the side of a cell the squares of each zoom have, the cells first; a
-    whole number stands for as many, each twice the one before. `shares` has the part of the budget of each zoom, equal
-    ones without it.
+    all cells with noise of its own, by default wherever that costs a cell nothing: direct answers to 2 values or more
+    with two-sided noise. Answers of a coin a window to 5 or more (9 below a rate of 1/5) with Gaussian noise and no
+    zooms have one if it is asked for. `zooms` has how many times the side of a cell the squares of each zoom have, the
+    cells first; a whole number stands for as many, each twice the one before. `shares` has the part of the budget of
+    each zoom, equal ones without it.
     """
 
     kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)
@@ -128,7 +133,10 @@ def read_promise(
     asked = read_table(table, ReleaseTable)
     usual = ReleaseKind.GEOMETRIC if shape.windows == 1 else ReleaseKind.GAUSSIAN
     kind = usual if asked.kind is None else next(one for one in _STRENGTHS if one.label == asked.kind)
-    spread = _spread(table, domain, asked, _with_total(table, domain, asked.total, answer, kind))
+    # A question that follows may have more windows under one toss than this one has.
+    spread, unit = _spread(table, domain, asked), max((*shape.units, *(size for units in periods for size in units)))
+    if _with_total(table, domain, asked, answer, kind, unit):
+        spread = spread.with_total_for(answer, _LAWS[kind], unit)
     _check_given(table, kind, epsilon)
     wanted = (shape.levels == 1 if asked.followed is None else asked.followed) if followed is None else followed
     held = periods if wanted else None
@@ -190,26 +198,34 @@ def _solved_noise(
     return noise_for_promise(answer, shape, epsilon, delta, _LAWS[kind], periods=held, spread=spread)
 
 
-def _with_total(table: Table, domain: ValueDomain, asked: bool | None, answer: AnswerLaw, kind: ReleaseKind) -> bool:
+def _with_total(
+    table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind, unit: int
+) -> bool:
     """Return whether the total is opened: as asked, or by default where nothing speaks against it."""
+    sampled = kind_of(answer).form is AnswerForm.TWO_ROUNDS
     against = {
         "one": domain.values == 1,
         "exact": kind is ReleaseKind.EXACT,
         "one-sided": kind is ReleaseKind.ONE_SIDED,
-        "random": kind_of(answer).form is not AnswerForm.TRUTH,
+        "response": kind_of(answer).form not in (AnswerForm.TRUTH, AnswerForm.TWO_ROUNDS),
+        "law": sampled and kind is not ReleaseKind.GAUSSIAN,
+        "coin": sampled and unit > 1,
+        "zooms": sampled and len(asked.zooms) > 1,
+        "few": sampled and not Spread(levels=Levels(domain.values)).with_total_for(answer, GaussianNoise).levels.total,
         "walk": isinstance(domain, Prefixes),
         "name": isinstance(domain, Categories) and TOTAL_LABEL in domain.names,
     }
     why = next((reason for reason, holds in against.items() if holds), None)
-    if asked and why is not None:
+    if asked.total and why is not None:
         raise table.wrong("total", _NO_TOTAL[why])
-    return why is None if asked is None else asked
+    # A statement of sampled answers with a total takes most of a second: it is there for who asks for it.
+    return why is None and not sampled if asked.total is None else asked.total
 
 
-def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable, total: bool) -> Spread:
-    """Return the levels that a release opens, and how their noise follows from that of the cells."""
+def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable) -> Spread:
+    """Return the zooms that a release opens, and how their noise follows from that of the cells."""
     try:
-        levels = levels_of(domain, asked.zooms, total=total)
+        levels = levels_of(domain, asked.zooms)
     except QuestionError as error:
         raise table.wrong("zooms", f"is {table.raw('zooms')!r}: {error}") from None
     zooms = len(asked.zooms)

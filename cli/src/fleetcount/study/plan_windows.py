@@ -131,7 +131,7 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
     return [
         f"{windows:,} window{'s' if windows > 1 else ''}, {promise} for all answers of a device together, against",
         "everyone but all operators together. sd: error of one cell of one window, true count 0, 100 or 1,000;",
-        "total: error of all cells together where nobody is in one, a number of its own if direct, else added up;",
+        "total: error of all cells together where nobody is in one, a number of its own if opened, else added up;",
         f"seen from: the smallest count told apart from 0 ({float(asked.level * 100):g} % each way); bytes: the shares",
         "that a device sends for one answer.",
         *_followed_words(asked),
@@ -214,12 +214,13 @@ def _zoom_lines(rows: Sequence[Compared]) -> list[str]:
 def total_sd(plan: Plan) -> float | None:
     """Return the error of the sum of all cells where none holds a device; None of one value, and of responses.
 
-    Joined with the cells where the total has a number of its own; the sum of the cells else. A response's sum of all
-    cells is not what it is asked for: how many answer is known better.
+    Joined with the cells where direct answers have a total of its own, which sampled ones are read by alone; the sum of
+    the cells else. A response's sum of all cells is not what it is asked for: how many answer is known better.
     """
     design = plan.design
     if design.levels.total:
-        return joined_errors(design)[-1]
+        alone = math.sqrt(design.aggregators * design.laws[-1].draw_variance) / float(design.exposure)
+        return joined_errors(design)[-1] if design.rounds == 1 else alone
     if design.values == 1 or design.device_randomizes:
         return None
     return math.sqrt(design.values) * plan.sd(0)
