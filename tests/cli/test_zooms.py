@@ -246,6 +246,13 @@ def test_zooms_and_shares_that_cannot_be_planned_are_refused(
             "is true beside zooms",
         ),
         (SAMPLED.replace("columns = 8\nrows = 9", "columns = 2\nrows = 2"), "total", "is true for few sampled values"),
+        (
+            TOTAL_SPEC.replace("KEY", 'true\nkind = "geometric"')
+            .replace('mode = "direct"', 'mode = "response"')
+            .replace("[release]", '[mechanism]\nkind = "k-ary"\nepsilon_local = "1"\n[release]'),
+            "total",
+            "is true for answers that devices randomize",
+        ),
         (ZOOMED.replace("zooms = 3", 'zooms = 3\nshares = ["1/2", "1/2"]'), "shares", "has 2 shares, allowed: one for"),
         (ZOOMED.replace("zooms = 3", 'zooms = 2\nshares = ["1/2", "1/3"]'), "shares", "1 together"),
         (ZOOMED.replace("zooms = 3", "zooms = 2\nshares = [1, 0]"), "shares", "above 0"),
