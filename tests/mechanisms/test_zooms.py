@@ -313,7 +313,7 @@ def test_a_total_of_direct_counts_that_has_what_all_zooms_have_costs_nothing(
 ) -> None:
     levels = Levels(256, (16, 16), neighbouring_sides(zooms))
     without = noise_for(Truth(256), Fraction(1), law, Spread.of_shares(levels))
-    asked = Spread.of_shares(replace(levels, total=True))
+    asked = Spread.of_shares(levels).with_total_for(Truth(256), law)
     noise = noise_for(Truth(256), Fraction(1), law, asked)
 
     assert noise == without
@@ -354,3 +354,5 @@ def test_zooms_have_the_shares_that_are_asked_for() -> None:
             assert blocks / cells == pytest.approx(83 / 17)
     with pytest.raises(MechanismError, match="there are 1 shares of the budget, allowed: 2"):
         Spread.of_shares(levels, shares[:1])
+    with pytest.raises(MechanismError, match="there are 1 ratios of noise, allowed: 2"):
+        Spread.of_shares(replace(levels, total=True), shares)

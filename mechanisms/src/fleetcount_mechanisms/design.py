@@ -290,24 +290,22 @@ class Spread:
 
     @classmethod
     def of_shares(cls, levels: Levels, shares: Sequence[Fraction] = ()) -> "Spread":
-        """Return the noise of zooms that have these shares of the budget, the cells first, and of a total for nothing.
-
-        Without shares all zooms have the same. A value that comes moves one number of each zoom and the total, where
-        one that moves changes two of each zoom: so a total may have what all zooms together have, 1/tau = sum of 1/s_l.
+        """Return the noise of zooms that have these shares of the budget, the cells first; without shares equal ones.
 
         Raises:
-            MechanismError: not one share above 0 for each zoom.
+            MechanismError: not one share above 0 for each zoom, or levels with a total, which `with_total_for` adds.
         """
         zooms = len(levels.sides)
         given = tuple(shares) or (Fraction(1, zooms),) * zooms
         if len(given) != zooms or any(one <= 0 for one in given):
             raise MechanismError(f"there are {len(given)} shares of the budget, allowed: {zooms}, all above 0")
-        whole = (sum(given, Fraction(0)),) * levels.total
-        return cls(levels=levels, ratios=tuple(given[0] / one for one in (*given[1:], *whole)))
+        return cls(levels=levels, ratios=tuple(given[0] / one for one in given[1:]))
 
     def with_total_for(self, answer: AnswerLaw, law: type[NoiseLaw], unit: int = 1) -> "Spread":
         """Return the same and a total, where one of an answer with noise of this law costs little; else the same.
 
+        A direct value that comes moves one number of each zoom and the total, where one that moves changes two of each
+        zoom: a total that has what all zooms together have costs nothing, 1/tau = sum of 1/s_l.
         `unit` windows share a toss of the sampling coin. Under a coin a window the total beside the cells alone has 4
         times their Gaussian variance, 8 times below a rate of 1/5: in a month at (10, 1e-9) a cell then errs by .2 %
         more at a rate of 1/4, by .7 % at 1/10. It needs more values than that: the sum of few cells has less noise.

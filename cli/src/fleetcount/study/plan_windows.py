@@ -131,7 +131,8 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
     return [
         f"{windows:,} window{'s' if windows > 1 else ''}, {promise} for all answers of a device together, against",
         "everyone but all operators together. sd: error of one cell of one window, true count 0, 100 or 1,000;",
-        "total: error of all cells together where nobody is in one, a number of its own if opened, else added up;",
+        "total: that of all cells together where nobody is in one, by a number of its own if opened, with which direct",
+        "cells are read too, else added up;",
         f"seen from: the smallest count told apart from 0 ({float(asked.level * 100):g} % each way); bytes: the shares",
         "that a device sends for one answer.",
         *_followed_words(asked),
