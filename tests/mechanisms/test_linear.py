@@ -11,7 +11,7 @@ from fleetcount_mechanisms.levels import Levels, worst_moves
 from fleetcount_mechanisms.linear import gaussian_price, geometric_price, group_price, least_squares_variance
 from fleetcount_mechanisms.moves import moves_pure, moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
-from fleetcount_mechanisms.renyi import total_divergences
+from fleetcount_mechanisms.sampled_gaussian import total_divergences
 from fleetcount_mechanisms.sampling import SamplingDie
 
 S = Fraction(9)
