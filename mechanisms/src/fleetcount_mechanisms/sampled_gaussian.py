@@ -6,10 +6,11 @@ Every result is a fraction with an error below 1e-60; code that adds or prints i
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
+from itertools import accumulate, repeat
 from operator import mul
 from typing import Final
 
@@ -240,26 +241,21 @@ def _total_moments(
     spread, step = windows * wide, _step(rate, windows, wide, order)
     reach = int(math.sqrt(spread * 2 * _digits(rate, order))) + 1
     last = (reach + order) // step + 1
-    weights = _gaussian_weights(spread, last * step + order)
-    cosets = [_ONE]
-    if step == 1:
-        cosets = [_coset_weight(variance, windows, min(place, windows - place)) for place in range(windows)]
-        weights = [WIDE.multiply(weight, cosets[place % windows]) for place, weight in enumerate(weights)]
-    both = removed = Decimal(0)
-    below, around = terms[::-1], weights[:0:-1] + weights
-    with localcontext(WIDE):  # Operators in place of the context's methods take a third of the time.
-        for y, value in _inverse_powers(rate, windows, wide, order, step, last):
-            middle = len(weights) - 1 + y
-            both += value * sum(map(mul, below, around[middle - order : middle + 1]))
-            removed += value * weights[abs(y)]
+    powers = _inverse_powers(rate, windows, wide, order, step, last)
     gauss = WIDE.multiply(near_decimal(near_sqrt(spread)), _ROOT_TWO_PI)
     bound = WIDE.multiply(gauss, WIDE.power(near_decimal(1 - rate), 1 - order))
     beyond = WIDE.multiply(bound, _exp(-Fraction(reach**2) / (2 * spread)))
-    scale, mass = Decimal(step), gauss
     if step == 1:
+        cosets = [_coset_weight(variance, windows, min(place, windows - place)) for place in range(windows)]
+        weights = [
+            WIDE.multiply(weight, cosets[place % windows])
+            for place, weight in enumerate(_gaussian_weights(spread, last + order))
+        ]
+        both, removed = _at_every_point(powers, terms, weights)
         beyond = WIDE.multiply(beyond, max(cosets))
         mass = WIDE.subtract(WIDE.multiply(_total(weights), Decimal(2)), weights[0])
     else:
+        both, removed = _at_few_points(powers, terms, spread, step, last)
         strip = Fraction(_strip(windows, wide))
         rest = WIDE.subtract(_exp(2 * _BELOW_PI * strip / step), _ONE)
         edge = WIDE.multiply(bound, _exp(strip**2 / (2 * spread)))
@@ -268,12 +264,46 @@ def _total_moments(
         q = _exp(-2 * _BELOW_PI**2 * variance / windows)
         eta = WIDE.divide(WIDE.multiply(q, Decimal(2)), WIDE.subtract(_ONE, q))
         mass = WIDE.multiply(gauss, WIDE.divide(WIDE.subtract(_ONE, eta), WIDE.add(_ONE, eta)))
+    scale = Decimal(step)
     whole = _total(terms)
 
     def moment(total: Decimal, share: Decimal) -> Decimal:
         return WIDE.divide(WIDE.add(WIDE.multiply(total, scale), WIDE.multiply(beyond, share)), mass)
 
     return moment(both, whole), moment(removed, _ONE)
+
+
+def _at_every_point(
+    powers: Iterable[tuple[int, Decimal]], terms: list[Decimal], weights: list[Decimal]
+) -> tuple[Decimal, Decimal]:
+    """Return the sums over y of h(y) sum of terms[i] w(y - i), and of h(y) w(y); `weights` are w(0), w(1), ..."""
+    below, around, order = terms[::-1], weights[:0:-1] + weights, len(terms) - 1
+    both = removed = Decimal(0)
+    with localcontext(WIDE):  # Operators in place of the context's methods take a third of the time.
+        for y, value in powers:
+            middle = len(weights) - 1 + y
+            both += value * sum(map(mul, below, around[middle - order : middle + 1]))
+            removed += value * weights[abs(y)]
+    return both, removed
+
+
+def _at_few_points(
+    powers: Iterable[tuple[int, Decimal]], terms: list[Decimal], spread: Fraction, step: int, last: int
+) -> tuple[Decimal, Decimal]:
+    """Return the same for w(x) = e**(-x**2/(2 spread)): w(y - i) is w(y) w(i) e**(i y/spread), so none is between."""
+    own = [
+        WIDE.multiply(term, weight) for term, weight in zip(terms, _gaussian_weights(spread, len(terms)), strict=False)
+    ]
+    order, weights = len(terms) - 1, _gaussian_weights(spread / step**2, last)
+    grow, ratio = _exp(step / spread), _exp(-last * step / spread)
+    both = removed = Decimal(0)
+    with localcontext(WIDE):
+        for y, value in powers:
+            here = value * weights[abs(y) // step]
+            both += here * sum(map(mul, own, accumulate(repeat(ratio, order), mul, initial=_ONE)))
+            removed += here
+            ratio *= grow
+    return both, removed
 
 
 def _total(parts: list[Decimal]) -> Decimal:
