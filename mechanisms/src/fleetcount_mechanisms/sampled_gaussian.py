@@ -174,18 +174,18 @@ def _lattice_sums(
     grow, middle = _exp(Fraction(step) / variance), _exp(-Fraction(windows) / (2 * variance))
     fall = _exp(-Fraction(step**2) / (windows * variance))
 
-    def value(ratio: Decimal) -> Decimal:
-        return WIDE.power(WIDE.divide(_ONE, WIDE.add(rest, WIDE.multiply(p, ratio))), order - 1)
-
-    mass, total = _ONE, value(middle)
-    up = down = middle
-    # The weight of S + step is that of S times e**(-(2 S step + step**2)/(2ms)).
-    weight, factor = _ONE, _exp(-Fraction(step**2) / (2 * windows * variance))
-    for _ in range(reach // step):
-        weight, factor = WIDE.multiply(weight, factor), WIDE.multiply(factor, fall)
-        up, down = WIDE.multiply(up, grow), WIDE.divide(down, grow)
-        total = WIDE.add(total, WIDE.multiply(weight, WIDE.add(value(up), value(down))))
-        mass = WIDE.add(mass, WIDE.multiply(weight, Decimal(2)))
+    with localcontext(WIDE):  # Operators in place of the context's methods take a third of the time.
+        mass, total = _ONE, (rest + p * middle) ** (1 - order)
+        up = down = middle
+        # The weight of S + step is that of S times e**(-(2 S step + step**2)/(2ms)).
+        weight, factor = _ONE, _exp(-Fraction(step**2) / (2 * windows * variance))
+        for _ in range(reach // step):
+            weight *= factor
+            factor *= fall
+            up *= grow
+            down /= grow
+            total += weight * ((rest + p * up) ** (1 - order) + (rest + p * down) ** (1 - order))
+            mass += weight + weight
     return total, mass
 
 
