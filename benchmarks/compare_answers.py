@@ -1,0 +1,155 @@
+"""What an answer costs in two checkouts of this repository, in turns on one machine: CPU of aggregators and of devices.
+
+    .venv/bin/python benchmarks/compare_answers.py BEFORE AFTER --vehicles 500,1500 --runs 2
+
+Runs the demo of each checkout, by each kind of connection, with fewer and with more vehicles, and divides the
+difference: what starting takes is in both and falls out. CPU is read from /proc while processes live, by what they are:
+an aggregator with its workers, a process of devices, all others. Both checkouts run on this interpreter's libraries.
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+WAYS: Final = {
+    "own gRPC connections": ("--connections", "own", "--transport", "grpc"),
+    "shared gRPC connections": ("--connections", "shared", "--transport", "grpc"),
+    "MQTT, shared": ("--connections", "shared", "--transport", "mqtt"),
+}
+_SAMPLE_S: Final = 0.2
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_AGGREGATORS: Final = 2
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one run took: seconds by the clock, and of CPU by kind of process."""
+
+    wall_s: float
+    cpu_s: Counter[str]
+
+
+def kind_of(line: str, parent: str) -> str:
+    """Return what a process is, by its command line and its parent's kind."""
+    if "aggregator\0serve" in line:
+        return "aggregator"
+    if "fleetcount_simulator.network.fleet" in line:
+        return "device"
+    return parent if parent in ("aggregator", "device") else "other"
+
+
+def processes(root: int) -> Iterator[tuple[int, str, float]]:
+    """Yield (id, kind, CPU seconds so far) of a process and of all below it."""
+    parents, taken, lines = dict[int, int](), dict[int, float](), dict[int, str]()
+    for place in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError):
+            rest = (place / "stat").read_text().rpartition(")")[2].split()
+            number = int(place.name)
+            parents[number] = int(rest[1])
+            taken[number] = (int(rest[11]) + int(rest[12])) / _TICKS
+            lines[number] = (place / "cmdline").read_bytes().decode(errors="replace")
+    around = [(root, "other")]
+    while around:
+        number, kind = around.pop()
+        yield number, kind, taken.get(number, 0.0)
+        around += [(one, kind_of(lines.get(one, ""), kind)) for one, parent in parents.items() if parent == number]
+
+
+def run(checkout: Path, vehicles: int, way: tuple[str, ...]) -> Cost:
+    """Run the demo of a checkout once.
+
+    Raises:
+        SystemExit: it failed.
+    """
+    paths = os.pathsep.join(str(one) for one in sorted(checkout.glob("*/src")))
+    environment = {**os.environ, "PYTHONPATH": paths}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    seen: dict[int, tuple[str, float]] = {}
+    with tempfile.TemporaryDirectory() as place:
+        command = [sys.executable, "-m", "fleetcount", "demo", "--vehicles", str(vehicles), *way]
+        started = time.perf_counter()
+        with subprocess.Popen(
+            [*command, "--output", f"{place}/out"],
+            cwd=place,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as child:
+            ended = threading.Event()
+
+            def look() -> None:
+                while not ended.wait(_SAMPLE_S):
+                    seen.update({number: (kind, cpu_s) for number, kind, cpu_s in processes(child.pid)})
+
+            looking = threading.Thread(target=look)
+            looking.start()
+            _, error = child.communicate()
+            ended.set()
+            looking.join()
+        if child.returncode:
+            raise SystemExit(f"{' '.join(command)} in {checkout} ended with {child.returncode}: {error[-500:]}")
+        wall_s = time.perf_counter() - started
+    cpu: Counter[str] = Counter()
+    for kind, cpu_s in seen.values():
+        cpu[kind] += cpu_s
+    return Cost(wall_s, cpu)
+
+
+def answer_ms(few: Cost, many: Cost, vehicles: tuple[int, int]) -> dict[str, float]:
+    """Return milliseconds of CPU an answer: of one aggregator, and of a device for all aggregators."""
+    more = vehicles[1] - vehicles[0]
+    apart = {kind: 1000 * (many.cpu_s[kind] - few.cpu_s[kind]) / more for kind in ("aggregator", "device")}
+    return {"aggregator": apart["aggregator"] / _AGGREGATORS, "device": apart["device"]}
+
+
+def main() -> None:
+    """Print a row for each way and party, and the wall and CPU of the larger runs."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("before", type=Path)
+    parser.add_argument("after", type=Path)
+    parser.add_argument("--vehicles", default="500,1500", help="two numbers, the fewer first (500,1500)")
+    parser.add_argument("--runs", type=int, default=2, help="of which the least counts (2)")
+    asked = parser.parse_args()
+    few, many = (int(one) for one in asked.vehicles.split(","))
+    builds = {"before": asked.before.resolve(), "after": asked.after.resolve()}
+    print(f"{'what':60} {'before':>9} {'after':>9} {'ratio':>6}", flush=True)
+    for name, way in WAYS.items():
+        costs: dict[tuple[str, int], list[Cost]] = {}
+        for _ in range(asked.runs):
+            for build, checkout in builds.items():
+                for number in (few, many):
+                    costs.setdefault((build, number), []).append(run(checkout, number, way))
+        found = {
+            build: [answer_ms(*pair, (few, many)) for pair in zip(costs[build, few], costs[build, many], strict=True)]
+            for build in builds
+        }
+        for party in ("aggregator", "device"):
+            values = [statistics.median(one[party] for one in found[build]) for build in builds]
+            show(f"{name}: {party}, CPU an answer, ms", values)
+        for what, value in (
+            (f"{many} vehicles: wall, s", lambda one: one.wall_s),
+            (f"{many} vehicles: CPU of all processes, s", lambda one: one.cpu_s.total()),
+        ):
+            show(f"{name}: {what}", [min(value(one) for one in costs[build, many]) for build in builds])
+
+
+def show(what: str, values: list[float]) -> None:
+    """Print one row: before, after and their ratio."""
+    before, after = values
+    print(f"{what:60} {before:9.2f} {after:9.2f} {after / before:6.2f}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
