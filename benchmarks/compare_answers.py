@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ class Cost:
     """What one run took: seconds by the clock, and of CPU by kind of process."""
 
     wall_s: float
-    cpu_s: Counter[str]
+    cpu_s: dict[str, float]
 
 
 def kind_of(line: str, parent: str) -> str:
@@ -101,7 +100,7 @@ def run(checkout: Path, vehicles: int, way: tuple[str, ...]) -> Cost:
         if child.returncode:
             raise SystemExit(f"{' '.join(command)} in {checkout} ended with {child.returncode}: {error[-500:]}")
         wall_s = time.perf_counter() - started
-    cpu: Counter[str] = Counter()
+    cpu = dict.fromkeys(("aggregator", "device", "other"), 0.0)
     for kind, cpu_s in seen.values():
         cpu[kind] += cpu_s
     return Cost(wall_s, cpu)
@@ -138,11 +137,9 @@ def main() -> None:
         for party in ("aggregator", "device"):
             values = [statistics.median(one[party] for one in found[build]) for build in builds]
             show(f"{name}: {party}, CPU an answer, ms", values)
-        for what, value in (
-            (f"{many} vehicles: wall, s", lambda one: one.wall_s),
-            (f"{many} vehicles: CPU of all processes, s", lambda one: one.cpu_s.total()),
-        ):
-            show(f"{name}: {what}", [min(value(one) for one in costs[build, many]) for build in builds])
+        show(f"{name}: {many} vehicles: wall, s", [min(one.wall_s for one in costs[build, many]) for build in builds])
+        every = [min(sum(one.cpu_s.values()) for one in costs[build, many]) for build in builds]
+        show(f"{name}: {many} vehicles: CPU of all processes, s", every)
 
 
 def show(what: str, values: list[float]) -> None:
