@@ -13,7 +13,7 @@ from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.limits import MAX_ORDERS_PER_QUESTION, MAX_QUESTION_WINDOWS
 from fleetcount_protocol.question.fields import Coin, DrillDown, candidates
-from fleetcount_protocol.window.domain import ValueDomain
+from fleetcount_protocol.window.domain import FixedDomain, Prefixes, ValueDomain
 from fleetcount_protocol.window.fields import ReleaseKind
 from fleetcount_protocol.window.signal import Signal
 from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class FleetPlan:
     def truths_of(self, index: int, domain: ValueDomain) -> NDArray[np.int64]:
         """Return each device's truth in a window that asks `domain`: values 0..V, shape (devices,), int64."""
         row = self.truths[index]
-        if self.walk is not None:
+        if self.walk is not None and isinstance(domain, Prefixes):
             row = np.array([domain.value_of(reading) for reading in self.part.readings[index]], dtype=np.int64)
         return np.asarray(row, dtype=np.int64)
 
@@ -154,7 +154,7 @@ def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSe
 
 
 def faultless_plan(
-    domain: ValueDomain, readings: Sequence[Sequence[Signal]], walk: DrillDown | None = None
+    domain: FixedDomain, readings: Sequence[Sequence[Signal]], walk: DrillDown | None = None
 ) -> FleetPlan:
     """Return the plan of devices without faults that take part in all windows and toss one coin per window.
 
