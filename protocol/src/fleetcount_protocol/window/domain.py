@@ -101,9 +101,9 @@ class Numbers:
 
     def __post_init__(self) -> None:
         if type(self.values) is not int or not 2 <= self.values <= MAX_VALUES:
-            raise QuestionError(f"numbers at {str(self.values)[:40]} points, allowed: 2 to {MAX_VALUES}")
+            raise QuestionError(f"points are {str(self.values)[:40]}, allowed: 2 to {MAX_VALUES}")
         if self.low >= self.high:
-            raise QuestionError(f"numbers from {self.low} to {self.high}, allowed: the first below the second")
+            raise QuestionError(f"low is {self.low}, allowed: below high = {self.high}")
 
     @property
     def points(self) -> tuple[Fraction, ...]:

@@ -151,8 +151,8 @@ def _check_domain(window: WindowFields) -> None:
             check_fraction("bin edge", edge)
     elif isinstance(domain, Numbers):
         _check_named("unit", domain.unit, smallest=0)
-        for end in (domain.low, domain.high):
-            check_fraction("end of the numbers", end)
+        for what in ("low", "high"):
+            check_fraction(what, getattr(domain, what))
     elif isinstance(domain, Categories):
         for name in domain.names:
             _check_named("category", name)

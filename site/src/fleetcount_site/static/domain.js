@@ -43,7 +43,7 @@
     const values = reader.count(2, 2, MOST_VALUES),
       outside = OUTSIDE[reader.count(1, 1, OUTSIDE.length) - 1],
       unit = reader.text(0, 200);
-    require(low.compare(high) < 0, "numbers from " + low + " to " + high + ", allowed: the first below the second");
+    require(low.compare(high) < 0, "low is " + low + ", allowed: below high = " + high);
     const step = high.minus(low).times(Fraction.of(1, values - 1));
     const label = (value) => (low.plus(step.times(Fraction.of(value - 1))).decimal + " " + unit).trimEnd();
     return { kind: "numbers", values, label, low, high, unit, outside };
