@@ -37,10 +37,13 @@ class Counted:
 
 
 def law(domain: Numbers, signal: Signal) -> dict[int, Fraction]:
-    """Return the exact probability of every value: over all remainders of the draw, each of which is as likely."""
-    bound = domain.place_of(signal).denominator
-    counts = Counter(value_of(domain, signal, Counted(number=number)) for number in range(bound))
-    return {value: Fraction(count, bound) for value, count in counts.items()}
+    """Return the exact probability of every value: over all remainders of the draw, each of which is as likely.
+
+    Seven times over, so that a draw of another number of remainders has another law.
+    """
+    draws = 7 * domain.place_of(signal).denominator
+    counts = Counter(value_of(domain, signal, Counted(number=number)) for number in range(draws))
+    return {value: Fraction(count, draws) for value, count in counts.items()}
 
 
 def mean(domain: Numbers, signal: Signal) -> Fraction:

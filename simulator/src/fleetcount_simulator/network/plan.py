@@ -25,6 +25,7 @@ from fleetcount_simulator.model import Case
 from fleetcount_simulator.network.device_faults import draw_device_faults
 from fleetcount_simulator.network.fleet_spec import FleetPart
 from fleetcount_simulator.network.question import NetworkQuestion, reading_of
+from fleetcount_simulator.rounding import rounding_of
 from fleetcount_simulator.standing import StandingQuestion, membership_windows, schedule_of
 
 MOST_ANSWERS: Final = 1_000_000
@@ -136,7 +137,7 @@ def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSe
         question, before = question_of(case, asked), seed.spawn_key[:-1]
         seeds = {at: np.random.SeedSequence(seed.entropy, spawn_key=(*before, at)) for at in range(question.windows)}
     drawn = [draw_device_faults(case, at, rounds, run_seed(one, run).spawn(2)[1]) for at, one in seeds.items()]
-    truths = np.stack([case.population.truths(at, 0, devices) for at in seeds]).astype(np.int64)
+    truths = np.stack([_truths(case, at, run_seed(one, run)) for at, one in seeds.items()])
     readings = [reading_of(asked.domain, value) for value in range(asked.domain.values + 1)]
     came, gone = membership_windows(question, 0, devices)
     # A device that has not joined or has left gets no fault: its client does not answer then anyhow.
@@ -151,6 +152,19 @@ def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSe
     )
     unharmed = np.stack([one.unharmed for one in drawn])
     return FleetPlan(question=question, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(question))
+
+
+def _truths(case: Case, epoch: int, seed: np.random.SeedSequence) -> NDArray[np.int64]:
+    """Return each device's value 0..V; a number between points is rounded here, so that its device reads a point.
+
+    The draws are those of child 2 of the run's seed: children 0 and 1 are the devices' coins and faults.
+    """
+    held = case.population.truths(epoch, 0, case.population.devices).astype(np.int64)
+    rounding = rounding_of(case.population.question)
+    if rounding is None:
+        return held
+    own = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, 2))
+    return rounding.values(held, np.random.Generator(np.random.PCG64(own)).random(held.size))
 
 
 def faultless_plan(
