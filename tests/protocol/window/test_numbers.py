@@ -2,12 +2,15 @@
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
+from itertools import product
 
 import pytest
 from fleetcount_mechanisms.randomness import SeededRandom
+from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.layout import fraction_bytes, text_bytes, uint
@@ -110,6 +113,33 @@ def test_roundings_of_a_real_stream_have_the_exact_chance() -> None:
     ups = sum(value_of(SPEEDS, 40, source) == 3 for _ in range(draws))
 
     assert abs(ups - draws * 3 / 13) < 6 * math.sqrt(draws * 30 / 169)
+
+
+def test_a_rounding_loses_nothing_more_and_two_points_as_much() -> None:
+    """By the exact law of an answer to a reading: a mixture of those to the values, of k-ary response and a die."""
+    die = SamplingDie.uniform(Fraction(1, 4), SPEEDS.values)
+    kary = KaryResponse(Fraction(1, 2), SPEEDS.values)
+    outputs = list(product(range(SPEEDS.values + 1), repeat=2))
+    chances = (
+        lambda truth: [kary.probability(output, truth) for output in range(SPEEDS.values + 1)],
+        lambda truth: [die.pair_probability(one, two, truth) for one, two in outputs],
+    )
+    roundings = [law(SPEEDS, one) for one in (None, -5, 7, 32.5, 40, 65, 97, 130, 1000)]
+    for of in chances:
+        values = [of(value) for value in range(SPEEDS.values + 1)]
+        mixed = [
+            [sum(chance * values[value][place] for value, chance in one.items()) for place in range(len(values[0]))]
+            for one in roundings
+        ]
+        assert all(sum(row) == 1 for row in mixed)
+        # The loss at every delta is the largest sum of what one law has above a multiple of another.
+        for factor in (1, Fraction(3, 2), 2, 5, 40):
+            assert excess(mixed, factor) == excess(values, factor)
+
+
+def excess(laws: Sequence[Sequence[Fraction | int]], factor: Fraction | int) -> Fraction | int:
+    pairs = product(laws, repeat=2)
+    return max(sum(max(one - factor * two, 0) for one, two in zip(*pair, strict=True)) for pair in pairs)
 
 
 def test_other_domains_draw_nothing() -> None:
