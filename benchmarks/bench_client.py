@@ -220,7 +220,7 @@ def main() -> None:
             keys = tuple(session.window_key for session in sessions)
             sessions[:] = [session.moved_on() for session in sessions]
             secret = draw_two_round(
-                window, truth_of(window, Reading(value=(4321.0, 1234.0))), keys, source, device=DEVICE
+                window, truth_of(window, Reading(value=(4321.0, 1234.0)), source), keys, source, device=DEVICE
             )
             seal(window, keys, round_one_parts(window, secret))
             seal(window, keys, round_two_parts(window, secret))

@@ -269,7 +269,8 @@ def test_a_mechanism_nobody_knew_is_asked_answered_released_simulated_and_planne
     design = Design(answer=law, noise=TwoSidedNoise(Fraction(7, 10)), values=3, aggregators=2)
 
     window = decode_window(window_of(design).canonical)
-    parts = one_round_parts(window, truth_of(window, Reading(value="value 2")), SeededRandom(3), device=DEVICE)
+    source = SeededRandom(3)
+    parts = one_round_parts(window, truth_of(window, Reading(value="value 2"), source), source, device=DEVICE)
     record = build_record(window, [120, 80, 150, 50], window.round_two_closes, ONCE)
     asked = case_of(design)
     outcome = ExactLaw().run(asked, 0, range(200), np.random.SeedSequence(4, spawn_key=(0, 0)))

@@ -31,6 +31,7 @@ from tests.support.protocol_samples import session_secret
 DEVICE = Digest(bytes(32))
 
 WORLD = Deployment()
+SOURCE = SeededRandom(1)
 
 
 def one_round(**changes: object) -> Window:
@@ -163,7 +164,7 @@ def test_a_yes_always_answers_yes_under_mangat() -> None:
 
 def test_vector_mangat_never_clears_a_true_bit_and_always_says_that_it_takes_part() -> None:
     window = one_round(mode=Mode.RESPONSE, mechanism=MangatVector(flip=Fraction(1, 3), values=3))
-    truth = truth_of(window, Reading(value=frozenset({"A", "C"})))
+    truth = truth_of(window, Reading(value=frozenset({"A", "C"})), SOURCE)
     flips = 0
 
     for seed in range(60):
@@ -202,7 +203,7 @@ def test_a_two_round_window_is_not_answered_in_one_and_the_reverse() -> None:
     ],
 )
 def test_a_reading_becomes_a_position_or_none_of_them(reading: object, expected: int) -> None:
-    assert truth_of(WORLD.window(), Reading(value=reading)) == expected  # type: ignore[arg-type]
+    assert truth_of(WORLD.window(), Reading(value=reading), SOURCE) == expected  # type: ignore[arg-type]
 
 
 def test_a_number_becomes_its_bin() -> None:
@@ -210,13 +211,13 @@ def test_a_number_becomes_its_bin() -> None:
     window = WORLD.window(domain=bins, mechanism=SamplingDie.uniform(Fraction(1, 4), 2))
 
     speeds = (-1.0, 0.0, 49.9, 50, math.inf, math.nan)
-    assert [truth_of(window, Reading(value=speed)) for speed in speeds] == [0, 1, 1, 2, 0, 0]
+    assert [truth_of(window, Reading(value=speed), SOURCE) for speed in speeds] == [0, 1, 1, 2, 0, 0]
 
 
 def test_a_number_in_another_unit_than_the_questions_is_converted_or_none() -> None:
     bins = Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h")
     window = WORLD.window(domain=bins, mechanism=SamplingDie.uniform(Fraction(1, 4), 2))
 
-    found = [truth_of(window, Reading(value=14, unit=unit)) for unit in ("m/s", "km/h", "", "parsecs", "kWh")]
+    found = [truth_of(window, Reading(value=14, unit=unit), SOURCE) for unit in ("m/s", "km/h", "", "parsecs", "kWh")]
     assert found == [2, 1, 1, 1, 0]
-    assert truth_of(window, Reading(value=50 / 3.6, unit="m/s")) == 2
+    assert truth_of(window, Reading(value=50 / 3.6, unit="m/s"), SOURCE) == 2

@@ -176,7 +176,7 @@ class Described:
         (Description(kind=Kind.TRUTH_VALUE), YES, ""),
         (Description(kind=Kind.TRUTH_VALUE), Categories(names=("worn",)), "none of the question's names is 'true'"),
         (Description(kind=Kind.NUMBER, unit="kWh"), KMH, "its unit is 'kWh', and the question's 'km/h'"),
-        (Description(kind=Kind.NUMBER, unit="m/s", high=Fraction(-1)), KMH, "beyond all of the question's bins"),
+        (Description(kind=Kind.NUMBER, unit="m/s", high=Fraction(-1)), KMH, "beyond all of the question's numbers"),
         (Description(wrong="it never answers"), YES, "it never answers"),
     ],
 )

@@ -60,7 +60,7 @@ def expected_sums(asked: WindowAsked, coin_seed: int, truths: NDArray[np.integer
     window, sums = asked.window, np.zeros(asked.window.values + 1, dtype=np.int64)
     for number, value in enumerate(truths):
         source = drawn_before_the_answer(coins_of(coin_seed, number), len(window.aggregators))
-        truth = truth_of(window, Reading(value=reading_of(window.domain, int(value))))
+        truth = truth_of(window, Reading(value=reading_of(window.domain, int(value))), source)
         coins = draw_two_round(window, truth, (SessionId(bytes(16)),) * len(window.aggregators), source, device=DEVICE)
         sums[coins.round_two] += 1
         sums[coins.round_one] -= 1

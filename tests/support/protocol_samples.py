@@ -20,7 +20,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, 
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.release.record import Cell, ReleaseRecord
-from fleetcount_protocol.window.domain import Bins, Categories, Frame, H3Cells, Prefixes, SquareGrid
+from fleetcount_protocol.window.domain import Bins, Categories, Frame, H3Cells, Numbers, Prefixes, SquareGrid
 from fleetcount_protocol.window.fields import (
     Aggregator,
     CoarserLevel,
@@ -174,6 +174,11 @@ def every_window() -> dict[str, Window]:
         "direct": one_round_window(Mode.DIRECT, domain=colours),
         "one_sided": one_round_window(Mode.DIRECT, release=one_sided),
         "sampling_gaussian": sampling_window(release=gaussian),
+        "direct_numbers": one_round_window(
+            Mode.DIRECT,
+            domain=Numbers(low=Fraction(0), high=Fraction(61, 2), values=3, unit="km/h"),
+            release=with_total(gaussian),
+        ),
         "direct_gaussian": one_round_window(Mode.DIRECT, domain=colours, release=gaussian),
         "direct_zooms": one_round_window(Mode.DIRECT, domain=grid, release=at_zooms(gaussian, 3)),
         "sampling_zooms": sampling_window(

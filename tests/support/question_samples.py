@@ -16,7 +16,7 @@ from fleetcount_protocol.question.orders import OrderAction, QuestionOrder
 from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord
-from fleetcount_protocol.window.domain import Categories, Frame, Prefixes, SquareGrid
+from fleetcount_protocol.window.domain import Categories, Frame, Numbers, Outside, Prefixes, SquareGrid
 from fleetcount_protocol.window.fields import HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 
 from tests.support.protocol_samples import aggregator, at_zooms, key_pair, record, seed_bytes, signing_key
@@ -121,6 +121,12 @@ def every_question() -> dict[str, Question]:
         "one_sided": one_round_question(Mode.DIRECT, release=ONE_SIDED),
         "drill_down": drill_down_question(),
         "one_in": one_round_question(Mode.RESPONSE, schedule=replace(DAILY, windows=60), one_in=30),
+        "number": sampling_question(
+            domain=Numbers(low=Fraction(-40), high=Fraction(85, 2), values=6, unit="celsius", outside=Outside.NONE),
+            signal="Vehicle.Exterior.AirTemperature",
+            release=GAUSSIAN,
+            coin=Coin.DAY,
+        ),
         "gaussian": sampling_question(release=GAUSSIAN, coin=Coin.DAY),
         "zooms": sampling_question(
             domain=SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=4, rows=2),

@@ -17,7 +17,7 @@ from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import Digest, QuestionId, ReportId, SessionId, new_report_id
 from fleetcount_protocol.layout import uint
-from fleetcount_protocol.window.domain import Bins
+from fleetcount_protocol.window.domain import Measured, value_of
 from fleetcount_protocol.window.signal import converted
 from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
@@ -90,21 +90,24 @@ class TwoRoundSecret:
         )
 
 
-def truth_of(window: Window, reading: Reading) -> Truth:
+def truth_of(window: Window, reading: Reading, source: RandomSource) -> Truth:
     """Return what a reading means for the window: a position 0..V, or V bits where the window asks for a vector.
+
+    Once a window: a number between two points is rounded at random by `source`, and what is drawn is the truth from
+    then on, as if the device had read it.
 
     A set of values makes sense only for a vector; elsewhere a set of one is that value, any other is "none of them".
     What can never be a value is "none of them" as well; `fault_of` says so to the owner. A number of another unit than
     the question's is converted.
     """
     domain, value = window.domain, reading.value
-    way = conversion(reading.unit, domain.unit) if isinstance(domain, Bins) else SAME
+    way = conversion(reading.unit, domain.unit) if isinstance(domain, Measured) else SAME
     if way is None:
         value = None
     elif way != SAME:
         value = converted(value, way.factor, way.offset)
     values = value if isinstance(value, frozenset) else (value,)
-    positions = {domain.value_of(one) for one in values} - {0}
+    positions = {value_of(domain, one, source) for one in values} - {0}
     if window.design.kind.multi_hot:
         return tuple(int(value in positions) for value in range(1, window.values + 1))
     return positions.pop() if len(positions) == 1 else 0

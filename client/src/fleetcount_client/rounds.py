@@ -167,7 +167,7 @@ class Rounds:
     ) -> Report | Outcome:
         window = assignment.window
         shown = self.private.shown(window.signal, reading.value)
-        truth = truth_of(window, replace(reading, value=shown))
+        truth = truth_of(window, replace(reading, value=shown), self.source)
         charge = replace(assignment.charge, asked_at=window.round_one_opens)
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast, runtime_checkable
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.window.domain import Bins, ValueDomain, misfit
+from fleetcount_protocol.window.domain import Measured, ValueDomain, misfit
 from fleetcount_protocol.window.signal import Kind, Number, Signal, converted, exact, kind_of
 
 from fleetcount_client.units import conversion
@@ -128,22 +128,20 @@ def fault_of(reading: Reading, domain: ValueDomain) -> str:
 
 
 def _foreign(unit: str, domain: ValueDomain) -> str:
-    if not isinstance(domain, Bins) or conversion(unit, domain.unit) is not None:
+    if not isinstance(domain, Measured) or conversion(unit, domain.unit) is not None:
         return ""
     return f"its unit is {unit!r}, and the question's {domain.unit!r}, which measures something else"
 
 
 def _beyond(known: Description, domain: ValueDomain) -> str:
-    """Return why no reading of a unit and a range is in any of a domain's bins; "" where one may be."""
-    if not isinstance(domain, Bins):
+    """Return why no reading of a unit and a range is any of a domain's numbers; "" where one may be."""
+    if not isinstance(domain, Measured):
         return ""
     way = conversion(known.unit, domain.unit)
     if way is None:
         return _foreign(known.unit, domain)
     low, high = (None if one is None else converted(one, way.factor, way.offset) for one in (known.low, known.high))
-    below = high is not None and high < domain.edges[0]
-    above = low is not None and not domain.open_above and low >= domain.edges[-1]
-    return "its range lies beyond all of the question's bins" if below or above else ""
+    return "its range lies beyond all of the question's numbers" if domain.beyond(low, high) else ""
 
 
 def constant(value: Said) -> Callable[[], Said]:

@@ -137,6 +137,15 @@ def uniform_below(source: RandomSource, bound: int) -> int:
     return UniformBelow(bound=bound).draw(source)
 
 
+def rounded_at_random(source: RandomSource, number: Fraction) -> int:
+    """Return the whole number below or above an exact one, above with probability exactly its fractional part.
+
+    So the result is the number on average. A whole number stays, after a draw like any other.
+    """
+    below, part = divmod(number.numerator, number.denominator)
+    return below + (uniform_below(source, number.denominator) < part)
+
+
 @dataclass(frozen=True, slots=True)
 class WeightedChoice:
     """A prepared exact draw of an index with given integer weights, at a cost that does not depend on their number.

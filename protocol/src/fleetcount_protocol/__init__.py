@@ -15,6 +15,8 @@ __all__ = [
     "H3Cells",
     "MachineError",
     "Mode",
+    "Numbers",
+    "Outside",
     "PeerError",
     "QuestionError",
     "QuestionOffer",
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
         verify_record_signatures,
     )
     from fleetcount_protocol.release.record_json import record_from_json, record_to_json
-    from fleetcount_protocol.window.domain import Bins, Categories, H3Cells, SquareGrid
+    from fleetcount_protocol.window.domain import Bins, Categories, H3Cells, Numbers, Outside, SquareGrid
     from fleetcount_protocol.window.fields import Mode, ReleaseKind
     from fleetcount_protocol.window.signing import TrustedAggregator
     from fleetcount_protocol.window.window import Window, decode_window
@@ -78,7 +80,7 @@ else:
             "release.record_json": "record_from_json record_to_json",
             "question.question": "SignedQuestion",
             "question.signing": "decode_signed_question",
-            "window.domain": "Bins Categories H3Cells SquareGrid",
+            "window.domain": "Bins Categories H3Cells Numbers Outside SquareGrid",
             "window.signing": "TrustedAggregator",
             "window.fields": "Mode ReleaseKind",
             "window.window": "Window decode_window",

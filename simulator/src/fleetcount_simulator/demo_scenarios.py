@@ -24,10 +24,10 @@ from fleetcount_protocol.window.domain import (
     PLACE_BITS,
     Bins,
     Categories,
+    FixedDomain,
     Frame,
     Prefixes,
     SquareGrid,
-    ValueDomain,
 )
 from fleetcount_protocol.window.signal import Signal, converted
 from fleetcount_transport.csv_rows import CsvFault, csv_rows
@@ -88,7 +88,7 @@ class Scenario:
     name: str
     question: str
     signal: str
-    domain: ValueDomain
+    domain: FixedDomain
     readings: tuple[tuple[Signal, ...], ...] = field(repr=False)
 
     @property

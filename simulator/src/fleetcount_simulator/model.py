@@ -51,17 +51,25 @@ class AnswerSpace:
     """What is asked: a title, V labels (value v is `labels[v-1]`, 0 is "none of them"), and where the values lie.
 
     `domain` is how a device's signal becomes a value; only the network engine needs it, and only up to 4,095 values.
+    Where it is `Numbers`, `readings` are all that devices read, ascending and in its unit: a population then says which
+    reading a device holds, 1..R, and an engine rounds it to a value (`rounding`).
     """
 
     title: str
     labels: tuple[str, ...] = field(repr=False)
     places: Places | None = None
     domain: ValueDomain | None = None
+    readings: tuple[Fraction, ...] = field(default=(), repr=False)
 
     @property
     def values(self) -> int:
         """V, the number of values without 0."""
         return len(self.labels)
+
+    @property
+    def held(self) -> int:
+        """How many things a device may hold without 0: R readings, or the V values."""
+        return len(self.readings) or self.values
 
 
 class Population(Protocol):
@@ -83,11 +91,14 @@ class Population(Protocol):
         ...
 
     def histogram(self, epoch: int) -> Integers:
-        """Return shape (V+1,): how many devices hold each value, [0] none of them; the sum is `devices`."""
+        """Return shape (V+1,): how many devices hold each value, [0] none of them; the sum is `devices`.
+
+        Of readings shape (R+1,): how many hold each reading.
+        """
         ...
 
     def truths(self, epoch: int, start: int, stop: int) -> NDArray[np.uint16] | NDArray[np.int32]:
-        """Return the values 0..V of devices start..stop-1; over all devices they make up `histogram`."""
+        """Return the values 0..V (readings 0..R) of devices start..stop-1, which together make up `histogram`."""
         ...
 
     def reachable(self, epoch: int, round_number: int, start: int, stop: int) -> NDArray[np.bool_] | None:

@@ -9,7 +9,7 @@ import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, QuestionError
 from fleetcount_protocol.layout import fraction_bytes, text_bytes, uint
-from fleetcount_protocol.window.domain import Bins, Categories, Frame, SquareGrid, ValueDomain
+from fleetcount_protocol.window.domain import Bins, Categories, Frame, Numbers, Outside, SquareGrid, ValueDomain
 from fleetcount_protocol.window.window import Window, decode_window
 from fleetcount_protocol.window.window_json import window_to_json
 from hypothesis import given, settings
@@ -19,7 +19,8 @@ from tests.support.cases import places_of_bits
 from tests.support.protocol_samples import at_window, every_window, keyed_aggregator, sampling_window
 
 WINDOWS = every_window() | {
-    f"window_{name}": at_window(every_window()[name]) for name in ("sampling_faces_bins", "direct", "k_ary")
+    f"window_{name}": at_window(every_window()[name])
+    for name in ("sampling_faces_bins", "direct", "k_ary", "direct_numbers")
 }
 WINDOWS["window_noised"] = at_window(every_window()["direct"], noised_participants=True)
 NAMES = st.text(st.characters(categories=("Lu", "Ll", "Nd")), min_size=1, max_size=30).map(
@@ -32,6 +33,14 @@ DOMAINS: st.SearchStrategy[ValueDomain] = st.one_of(
         Bins,
         edges=st.lists(FRACTIONS, min_size=2, max_size=9, unique=True).map(lambda edges: tuple(sorted(edges))),
         open_above=st.booleans(),
+        unit=NAMES,
+    ),
+    st.builds(
+        Numbers,
+        low=FRACTIONS.map(lambda low: low - 10**9),
+        high=FRACTIONS.map(lambda high: high + 10**9 + 1),
+        values=st.integers(2, 4095),
+        outside=st.sampled_from(Outside),
         unit=NAMES,
     ),
     st.builds(Categories, names=st.lists(NAMES, min_size=1, max_size=9, unique=True).map(tuple)),
@@ -89,7 +98,7 @@ def test_window_is_refused_truncated_at_every_byte_and_with_a_trailing_one(name:
         decode_window(data + b"\0")
 
 
-@pytest.mark.parametrize("name", ["one_sided", "sampling_faces_bins", "window_direct"])
+@pytest.mark.parametrize("name", ["one_sided", "sampling_faces_bins", "direct_numbers", "window_direct"])
 def test_every_flipped_bit_is_refused_or_another_window(name: str) -> None:
     data = WINDOWS[name].canonical
     seen = {WINDOWS[name].window_id}

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_protocol.window.domain import Bins, H3Cells, SquareGrid
-from fleetcount_simulator.cells import KINDS, MOVING, declare, keys_of, read
+from fleetcount_protocol.window.domain import Bins, H3Cells, Numbers, Outside, SquareGrid
+from fleetcount_simulator.cells import KINDS, RECORDED, declare, keys_of, read
 from fleetcount_simulator.cells.hexagons import cells_of
 from fleetcount_simulator.cells.model import Floats, Frame, Positions, Roads, Values, value_type
 from fleetcount_simulator.cells.projection import Projection
@@ -29,7 +29,7 @@ NOWHERE = Path()
 def answered(
     question: Mapping[str, Any], frame: Frame, positions: Positions, folder: Path = NOWHERE
 ) -> tuple[Any, Values]:
-    cells = declare(read(question, folder, MOVING), frame)
+    cells = declare(read(question, folder, RECORDED), frame)
     keys = cells.keys(positions)
     seen = np.unique(keys)
     values = cells.close(seen[seen >= 0])
@@ -258,6 +258,20 @@ def test_speeds_fall_into_the_bins_devices_use() -> None:
     assert values.tolist() == [made.question.domain.value_of(float(speed) * 3.6) for speed in speeds] == [0, 0, 1, 2, 2]
 
 
+def test_speeds_are_kept_exactly_to_be_rounded_as_devices_do() -> None:
+    speeds = np.array([0.0, 13.9, 10 / 3.6, -0.0, 13.9, 100.0])
+    asked = {"cells": "number", "low_kmh": 0, "high_kmh": 100, "points": 11, "outside": "none"}
+
+    held, made = answered(asked, METRES, at(np.zeros(6), np.zeros(6), speed_mps=speeds))
+
+    assert made.question.domain == Numbers(
+        low=Fraction(0), high=Fraction(100), values=11, unit="km/h", outside=Outside.NONE
+    )
+    assert made.question.labels == tuple(f"{tens} km/h" for tens in range(0, 101, 10))
+    assert made.question.readings == (0, 10, Fraction("50.04"), 360)  # What 3.6 times each double is to a device.
+    assert held.tolist() == [1, 3, 2, 1, 3, 4]
+
+
 def test_no_cells_asks_who_is_on_the_road() -> None:
     values, made = answered({"cells": "none"}, METRES, at([1, 2], [1, 2]))
 
@@ -322,6 +336,15 @@ BAD_QUESTIONS: list[tuple[dict[str, Any], Frame, str]] = [
     ({"cells": "speed"}, METRES, "question.bins_kmh is missing"),
     ({"cells": "speed", "bins_kmh": [50, 30]}, METRES, "question.bins_kmh is [50, 30]"),
     ({"cells": "speed", "bins_kmh": [30]}, DEGREES, "question.cells is 'speed', but these data have no speeds"),
+    ({"cells": "number", "low_kmh": 0}, METRES, "question.high_kmh is missing"),
+    ({"cells": "number", "low_kmh": 5, "high_kmh": 5}, METRES, "question.low_kmh is 5"),
+    ({"cells": "number", "low_kmh": 0, "high_kmh": 5, "points": 1}, METRES, "question.points is 1"),
+    ({"cells": "number", "low_kmh": 0, "high_kmh": 5, "outside": "drop"}, METRES, "question.outside is 'drop'"),
+    (
+        {"cells": "number", "low_kmh": 0, "high_kmh": 5},
+        DEGREES,
+        "question.cells is 'number', but these data have no speeds",
+    ),
     ({"cells": "none", "title": ""}, METRES, "question.title is ''"),
     ({"cells": "none", "title": "a\nb"}, METRES, "question.title"),
 ]

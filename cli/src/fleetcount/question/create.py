@@ -26,7 +26,8 @@ from fleetcount_protocol.question.signing import (
     signed_question,
     verify_signed_question,
 )
-from fleetcount_protocol.window.domain import Bins
+from fleetcount_protocol.window.domain import Bins, Numbers, Outside
+from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.signal import decimal_text
 from fleetcount_protocol.window.signing import verify_ed25519
 
@@ -107,12 +108,8 @@ def _create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) -
     made = read_spec(spec, now, digest, epsilon)
     new_question_files(output, made, seed)
     print_question(unsigned(made), explain)
-    if isinstance(made.domain, Bins) and not made.domain.open_above:
-        highest = f"{decimal_text(made.domain.edges[-1])} {made.domain.unit}".rstrip()
-        click.echo(
-            f"a reading of {highest} or more is in no bin; to count it in the last one leave out the last edge and set"
-            " domain.open_above = true"
-        )
+    for line in _reading_lines(made):
+        click.echo(line)
     if made.schedule.windows > 1 and made.drill_down is None:
         # Solved both ways, so that whoever asks sees what a successor costs; the same where a noise was given.
         both = [read_spec(spec, now, digest, epsilon, followed=followed).design for followed in (True, False)]
@@ -124,6 +121,30 @@ def _create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) -
                 f" (release.followed); asked: {asked}"
             )
     click.echo(f"wrote {output}, {output.with_suffix('.json')} and {seed_path(output)}")
+
+
+def _reading_lines(made: Question) -> Generator[str]:
+    """Yield what becomes of a reading that whoever asks may not expect."""
+    domain = made.domain
+    if isinstance(domain, Bins) and not domain.open_above:
+        highest = f"{decimal_text(domain.edges[-1])} {domain.unit}".rstrip()
+        yield (
+            f"a reading of {highest} or more is in no bin; to count it in the last one leave out the last edge and set"
+            " domain.open_above = true"
+        )
+    if isinstance(domain, Numbers):
+        beyond = "is that end" if domain.outside is Outside.CLAMP else "is none of the values"
+        yield (
+            f"a reading between two of the {domain.values} points from {domain.label(1)} to"
+            f" {domain.label(domain.values)} is rounded by its device to one of them at random, right on average; one"
+            f" beyond an end {beyond} (domain.outside)"
+        )
+        if made.mode is not Mode.RESPONSE and made.design.noised:
+            # Rounding adds n p / (6 (V-1)^2) to the variance of the numbers' sum, noise of variance S adds S V / 12:
+            # least at V = 1 + (4 n p / S)^(1/3), where S is p^2 times the variance of a cell's estimate.
+            devices = (domain.values - 1) ** 3 * sd_of_cell(made.design) ** 2 * float(made.design.exposure) / 4
+            most = float(f"{devices:.1g}")
+            yield f"{domain.values} points are best for a mean over about {most:,.0f} devices (domain.points)"
 
 
 @click.command("show", cls=StrictCommand)

@@ -28,6 +28,8 @@ from fleetcount_protocol.window.domain import (
     Categories,
     Frame,
     H3Cells,
+    Numbers,
+    Outside,
     Prefixes,
     SquareGrid,
     ValueDomain,
@@ -177,6 +179,9 @@ def _encode_domain(domain: ValueDomain) -> bytes:
     if isinstance(domain, Bins):
         edges = b"".join(fraction_bytes(edge) for edge in domain.edges)
         return uint(1, 1) + uint(len(domain.edges), 2) + edges + uint(domain.open_above, 1) + text_bytes(domain.unit)
+    if isinstance(domain, Numbers):
+        ends = fraction_bytes(domain.low) + fraction_bytes(domain.high)
+        return uint(7, 1) + ends + uint(domain.values, 2) + uint(domain.outside.value, 1) + text_bytes(domain.unit)
     if isinstance(domain, Categories):
         return uint(2, 1) + uint(domain.values, 2) + b"".join(text_bytes(name) for name in domain.names)
     if isinstance(domain, SquareGrid):
@@ -202,7 +207,7 @@ def _read_frame(reader: Reader) -> Frame:
 
 
 def _read_domain(reader: Reader) -> ValueDomain:
-    kind = reader.count(1, 1, 6)
+    kind = reader.count(1, 1, 7)
     if kind == 1:
         edges = tuple(reader.fraction() for _ in range(reader.count(2, 1, MAX_VALUES + 1)))
         return Bins(edges=edges, open_above=reader.flag(), unit=reader.text(0, MAX_TEXT_BYTES))
@@ -214,12 +219,20 @@ def _read_domain(reader: Reader) -> ValueDomain:
         columns, rows = reader.uint(2), reader.uint(2)
         frame = _read_frame(reader) if kind == 6 else None
         return SquareGrid(x0=x0, y0=y0, size=size, columns=columns, rows=rows, frame=frame)
+    if kind == 7:
+        return _read_numbers(reader)
     if kind == 5:
         bits, count = reader.count(1, 1, PLACE_BITS), reader.count(2, 1, MAX_VALUES)
         return Prefixes(bits=bits, cells=tuple(reader.uint(4) for _ in range(count)))
     resolution = reader.uint(1)
     count = reader.count(2, 1, MAX_VALUES)
     return H3Cells(resolution=resolution, cells=tuple(reader.uint(8) for _ in range(count)))
+
+
+def _read_numbers(reader: Reader) -> Numbers:
+    low, high, values = reader.fraction(), reader.fraction(), reader.count(2, 2, MAX_VALUES)
+    outside = Outside(reader.count(1, 1, len(Outside)))
+    return Numbers(low=low, high=high, values=values, outside=outside, unit=reader.text(0, MAX_TEXT_BYTES))
 
 
 # Mechanisms.

@@ -1,8 +1,10 @@
 """How a device's signal becomes one of the values 0..V of a window.
 
-Run by the device. 0 is the baseline, "none of them". A domain must not see a coin, a share or a key.
+Run by the device. 0 is the baseline, "none of them". A domain must not see a coin, a share or a key: a number between
+two points is rounded by `value_of`, before a mechanism tosses anything.
 """
 
+import enum
 import math
 import re
 import unicodedata
@@ -13,6 +15,7 @@ from typing import Final
 
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels
+from fleetcount_mechanisms.randomness import RandomSource, rounded_at_random
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_TEXT_BYTES
@@ -68,6 +71,66 @@ class Bins:
         low = decimal_text(self.edges[value - 1])
         high = decimal_text(self.edges[value]) if value < len(self.edges) else "∞"
         return f"[{low}, {high}) {self.unit}".rstrip()
+
+    def beyond(self, low: Fraction | None, high: Fraction | None) -> bool:
+        """Return whether no number from `low` to `high` is in any bin; None is an end that is not known."""
+        below = high is not None and high < self.edges[0]
+        return below or (low is not None and not self.open_above and low >= self.edges[-1])
+
+
+class Outside(enum.Enum):
+    """What a number below the first point or above the last one is: that point, or "none of them"."""
+
+    CLAMP = 1
+    NONE = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """Numbers from `low` to `high`, asked at V equally spaced points: value v is low + (v-1) (high-low) / (V-1).
+
+    V is 2 to 4,095. A number between two points becomes one of them at random, right on average (`value_of`). The ends
+    are exact; `unit` is the signal's unit as text, for people.
+    """
+
+    low: Fraction
+    high: Fraction
+    values: int
+    unit: str
+    outside: Outside = Outside.CLAMP
+
+    def __post_init__(self) -> None:
+        if type(self.values) is not int or not 2 <= self.values <= MAX_VALUES:
+            raise QuestionError(f"points are {str(self.values)[:40]}, allowed: 2 to {MAX_VALUES}")
+        if self.low >= self.high:
+            raise QuestionError(f"low is {self.low}, allowed: below high = {self.high}")
+
+    @property
+    def points(self) -> tuple[Fraction, ...]:
+        """The V points, ascending; `points[v-1]` is that of value v."""
+        return tuple(self._point(value) for value in range(1, self.values + 1))
+
+    def _point(self, value: int) -> Fraction:
+        return self.low + (value - 1) * (self.high - self.low) / (self.values - 1)
+
+    def place_of(self, signal: Signal) -> Fraction:
+        """Return where a number lies among the points: exactly v at point v and between two of them in proportion.
+
+        0 for anything missing, not finite or not a number, and for what is outside if that is "none of them".
+        """
+        number = exact(signal)
+        if number is None or (self.outside is Outside.NONE and self.beyond(number, number)):
+            return Fraction(0)
+        return 1 + (min(max(number, self.low), self.high) - self.low) * (self.values - 1) / (self.high - self.low)
+
+    def label(self, value: int) -> str:
+        """Return the point with its unit, for example '12.5 km/h'; a point without a decimal is a fraction."""
+        return f"{decimal_text(self._point(value))} {self.unit}".rstrip()
+
+    def beyond(self, low: Fraction | None, high: Fraction | None) -> bool:
+        """Return whether no number from `low` to `high` is ever a value; None is an end that is not known."""
+        outside = (high is not None and high < self.low) or (low is not None and low > self.high)
+        return outside and self.outside is Outside.NONE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,15 +356,31 @@ class Prefixes:
         return f"{self.cells[value - 1] << PLACE_BITS - self.bits}/{self.bits}"
 
 
-ValueDomain = Bins | Categories | SquareGrid | H3Cells | Prefixes
+Measured = Bins | Numbers
+"""The domains of numbers in a unit."""
+FixedDomain = Bins | Categories | SquareGrid | H3Cells | Prefixes
+"""The domains in which a reading is the same value whenever it is asked for."""
+ValueDomain = FixedDomain | Numbers
 
 _ASKED: Final = {
     Bins: Kind.NUMBER,
+    Numbers: Kind.NUMBER,
     SquareGrid: Kind.POSITION,
     H3Cells: Kind.TEXT,
     Prefixes: Kind.NUMBER,
 }
 _WHOLE: Final = re.compile("0|-?[1-9][0-9]*", re.ASCII)
+
+
+def value_of(domain: ValueDomain, signal: Signal, source: RandomSource) -> int:
+    """Return which value of a domain a signal is, 1..V, or 0 for none of them.
+
+    A number among `Numbers` is rounded to the point below or above it, up with a probability of exactly its way from
+    the one below as a part of the way between them, by the device's own `source`. No other domain draws.
+    """
+    if isinstance(domain, Numbers):
+        return rounded_at_random(source, domain.place_of(signal))
+    return domain.value_of(signal)
 
 
 def misfit(domain: ValueDomain, kind: Kind) -> str:

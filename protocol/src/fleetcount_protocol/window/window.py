@@ -37,7 +37,7 @@ from fleetcount_protocol.limits import (
     MIN_OPERATORS,
 )
 from fleetcount_protocol.window.codec import decode_fields, encode_fields
-from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories, SquareGrid, check_signal, levels_of
+from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories, Numbers, SquareGrid, check_signal, levels_of
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
     MODE_FORMS,
@@ -149,6 +149,10 @@ def _check_domain(window: WindowFields) -> None:
         _check_named("unit", domain.unit, smallest=0)
         for edge in domain.edges:
             check_fraction("bin edge", edge)
+    elif isinstance(domain, Numbers):
+        _check_named("unit", domain.unit, smallest=0)
+        for what in ("low", "high"):
+            check_fraction(what, getattr(domain, what))
     elif isinstance(domain, Categories):
         for name in domain.names:
             _check_named("category", name)

@@ -4,7 +4,7 @@ from typing import Any
 
 from fleetcount_mechanisms.sampling import SamplingDie
 
-from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.domain import Numbers, SquareGrid
 from fleetcount_protocol.window.fields import Aggregator, CoarserLevel
 from fleetcount_protocol.window.window import Window
 
@@ -26,7 +26,7 @@ def window_to_json(window: Window) -> dict[str, Any]:
         "signal": window.signal,
         "values": window.values,
         "labels": [window.domain.label(value) for value in range(1, window.values + 1)],
-        **_frame_to_json(window),
+        **_domain_to_json(window),
         "mode": window.mode.name.lower(),
         "mechanism": _mechanism_to_json(window),
         **{
@@ -49,8 +49,10 @@ def window_to_json(window: Window) -> dict[str, Any]:
     }
 
 
-def _frame_to_json(window: Window) -> dict[str, Any]:
+def _domain_to_json(window: Window) -> dict[str, Any]:
     domain = window.domain
+    if isinstance(domain, Numbers):
+        return {"outside": domain.outside.name.lower()}
     if not isinstance(domain, SquareGrid) or domain.frame is None:
         return {}
     frame = domain.frame

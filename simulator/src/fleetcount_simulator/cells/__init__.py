@@ -18,7 +18,7 @@ from fleetcount_simulator.cells.model import Cells, Frame
 from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
 
-__all__ = ["COMMON_KEYS", "KINDS", "MOVING", "CellSpec", "declare", "keys_of", "read"]
+__all__ = ["COMMON_KEYS", "KINDS", "MOVING", "RECORDED", "CellSpec", "declare", "keys_of", "read"]
 
 COMMON_KEYS: Final = (
     Key(name="title", about="the question as a person would ask it; has a default", example='"Where are you?"'),
@@ -29,12 +29,15 @@ KINDS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "h3": ("hexagons", "Keys", "declare", "In which H3 cell are you?"),
     "edges": ("edges", "Keys", "declare", "On which road edge are you?"),
     "speed": ("presence", "SpeedKeys", "declare_speed", "How fast are you?"),
+    "number": ("presence", "NumberKeys", "declare_number", "How fast are you?"),
     "categories": ("named", "Keys", "", "Which of these is yours?"),
     "none": ("presence", "NoKeys", "declare_none", "Are you on the road?"),
 }
 """Per kind: its module, the class of its keys, its function, and the title when none is given."""
 MOVING: Final = ("square", "h3", "edges", "speed", "none")
 """The kinds that vehicles with positions can be asked for."""
+RECORDED: Final = (*MOVING, "number")
+"""The kinds that recorded vehicles can be asked for: all their speeds are known before the first question."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

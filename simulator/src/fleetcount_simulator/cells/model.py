@@ -77,7 +77,10 @@ class Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Values:
-    """Which value each key is: `codes` are all keys, ascending; codes[i] is value numbers[i], a permutation of 1..V."""
+    """Which value each key is: `codes` are all keys, ascending; codes[i] is value numbers[i], a permutation of 1..V.
+
+    Of a question with readings it is reading numbers[i], 1..R.
+    """
 
     question: AnswerSpace
     codes: Integers
@@ -87,7 +90,7 @@ class Values:
         """Return the value of every key, 0 for a key that is no cell; uint16, or int32 above 65,535 values."""
         places = np.minimum(np.searchsorted(self.codes, keys), len(self.codes) - 1)
         found = self.codes[places] == keys
-        return np.where(found, self.numbers[places], 0).astype(value_type(self.question.values))
+        return np.where(found, self.numbers[places], 0).astype(value_type(self.question.held))
 
 
 class Cells(Protocol):

@@ -22,6 +22,9 @@ A coin that holds for several windows of a question correlates their sums throug
 joint law needs each device's values over time. There the coins of all devices are drawn, once per unit, and the sampled
 devices of every value are counted in every window: exact, O(devices) per window and run.
 
+Of a question with readings between points the n_v are drawn in every run: of n_r devices that hold reading r,
+Bin(n_r, part_r) round up (`rounding`), independent over r, since devices round independently: exact.
+
 Noise is that of `noise_sums.levels_noise`. Faults thin each n_v by one multinomial of `faults.fates`.
 """
 
@@ -51,6 +54,7 @@ from fleetcount_simulator.engines.participation import (
 )
 from fleetcount_simulator.faults import Fates, fates
 from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
+from fleetcount_simulator.rounding import rounding_of
 
 
 class ExactLaw:
@@ -73,12 +77,14 @@ class ExactLaw:
         panels = _panels(case, epoch, law, coins)
         for row, generator in enumerate(generators):
             if unit is None:
-                sums.counted[row], halves = _thin(case, chances, present, sums, row, generator)
+                values = _rounded(case, present, generator)
+                sums.counted[row], halves = _thin(case, chances, values, sums, row, generator)
                 sums.opened[row] = _answers(law, sums.counted[row], generator)
                 miss = law.miss
             else:
-                sampled, _ = _thin(case, chances, panels[row], sums, row, generator)
-                others, halves = _thin(case, chances, present - panels[row], sums, row, generator)
+                first, rest = (_rounded(case, held, generator) for held in (panels[row], present - panels[row]))
+                sampled, _ = _thin(case, chances, first, sums, row, generator)
+                others, halves = _thin(case, chances, rest, sums, row, generator)
                 sums.counted[row], sums.opened[row] = sampled + others, sampled[1:]
                 miss = 1 / (law.values + 1)  # A sampled device's half pair holds 0 and takes nothing away.
             if case.faults.naive and halves and law.rounds == 2:
@@ -109,16 +115,25 @@ def _opened(law: AnswerLaw, histogram: Integers, generator: np.random.Generator)
     return [int(histogram.sum()), *sums] if law.shape == "bits" else sums
 
 
+def _rounded(case: Case, held: Integers, generator: np.random.Generator) -> Integers:
+    """Return the devices of every state by value, (4, V+1), from those by what they hold, (4, H+1)."""
+    rounding = rounding_of(case.population.question)
+    return held if rounding is None else rounding.histogram(held, generator)
+
+
 def _panels(case: Case, epoch: int, law: AnswerLaw, coins: Sequence[np.random.SeedSequence]) -> Integers:
-    """Return shape (runs, 4, V+1): of the devices sampled in each run, how many are in which state, by their values."""
-    flat = np.zeros((len(coins), 4 * (law.values + 1)), dtype=np.int64)
+    """Return shape (runs, 4, H+1): of the devices sampled in each run, how many are in which state, by what they
+    hold.
+    """
+    width = case.population.question.held + 1
+    flat = np.zeros((len(coins), 4 * width), dtype=np.int64)
     if coins:
         generators = [np.random.Generator(np.random.PCG64(one)) for one in coins]
         for index, _ in states_and_values(case, epoch, law.rounds):
             for row, generator in enumerate(generators):
                 sampled = index[generator.random(index.size) < law.hit]
                 flat[row] += np.bincount(sampled, minlength=flat.shape[1])
-    return flat.reshape(len(coins), 4, law.values + 1)
+    return flat.reshape(len(coins), 4, width)
 
 
 def _thin(

@@ -17,6 +17,8 @@ from fleetcount_simulator.engines.noise_sums import levels_noise, summed_noise
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Integers
 
+_SENDING: Final = ("liars", "cheats")
+"""The attackers who send, and guess nothing about other devices."""
 PARTICIPATION: Final = "participation"
 """The tally of bit vectors: the noised number of devices, which such a release opens beside the bits."""
 _UNITS: Final = 1 << 30
@@ -69,6 +71,11 @@ def checked_law(case: Case, epoch: int) -> AnswerLaw:
     faults.check(case.faults, case.aggregators)
     for attacker in case.attackers:
         attackers.check(attacker)
+        if case.population.question.readings and attacker.kind not in _SENDING:
+            raise ScenarioError(
+                f"attacker {attacker.name!r} of kind {attacker.kind!r} guesses a value, and devices hold numbers that"
+                f" they round anew in every window; question.cells 'number' allows: {', '.join(_SENDING)}"
+            )
     return answer_law(case.design)
 
 

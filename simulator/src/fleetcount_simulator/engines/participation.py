@@ -131,8 +131,11 @@ def _answered_before(case: Case, epoch: int, start: int, stop: int) -> Integers:
 
 
 def states_and_values(case: Case, epoch: int, rounds: int) -> Iterator[tuple[Integers, int]]:
-    """Yield (value + (V+1) * state of every device, number of the first device), 2^20 devices at a time."""
-    population, width = case.population, case.population.question.values + 1
+    """Yield (held + (H+1) * state of every device, number of the first device), 2^20 devices at a time.
+
+    A device holds a value or a reading, 0..H.
+    """
+    population, width = case.population, case.population.question.held + 1
     for start in range(0, population.devices, _CHUNK):
         stop = min(start + _CHUNK, population.devices)
         found = population.truths(epoch, start, stop).astype(np.int64)
@@ -143,11 +146,11 @@ def states_and_values(case: Case, epoch: int, rounds: int) -> Iterator[tuple[Int
 
 
 def presence_histograms(case: Case, epoch: int, rounds: int) -> Integers:
-    """Return shape (4, V+1): how many devices are ON, HALF, ABSENT and REFUSED, by their values.
+    """Return shape (4, H+1): how many devices are ON, HALF, ABSENT and REFUSED, by what they hold.
 
-    O(V) where all devices are alike; O(devices) with ignition, or with devices that join and leave.
+    O(H) where all devices are alike; O(devices) with ignition, or with devices that join and leave.
     """
-    population, width = case.population, case.population.question.values + 1
+    population, width = case.population, case.population.question.held + 1
     question = case.epochs.question
     if not case.faults.ignition and (question is None or not question.changes):
         counts = np.zeros((4, width), dtype=np.int64)

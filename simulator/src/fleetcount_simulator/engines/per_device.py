@@ -26,6 +26,7 @@ from fleetcount_simulator.engines.participation import answers_allowed, earliest
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.faults import SPREAD, cut_share, skew_in_windows
 from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
+from fleetcount_simulator.rounding import rounding_of
 
 CHUNK: Final = 1 << 20
 """Devices whose truths are in memory at once."""
@@ -42,7 +43,7 @@ _TALLIED: Final = {
     kernels.UNWILLING: "refused",
 }
 
-Truths = NDArray[np.uint16 | np.int32]
+Truths = NDArray[np.uint16 | np.int32 | np.int64]
 
 
 class PerDevice:
@@ -67,16 +68,22 @@ class PerDevice:
             streams = [np.concatenate(both) for both in zip(streams, coins, strict=True)]
         sums = empty_sums(law, len(runs))
         plain, faults = not _is_faulty(case), _fault_numbers(case, law.rounds)
-        for start, truths, present in _chunks(case, epoch, law, self._chunk):
+        rounding = rounding_of(case.population.question)
+        roundings = [] if rounding is None else [_rounding_stream(one) for one in seeds]
+        for start, held, present in _chunks(case, epoch, law, self._chunk):
             for row, stream in enumerate(streams):
-                fates = _NONE
+                truths, fates = held, _NONE
+                if rounding is not None:
+                    truths = rounding.values(held, kernels.uniforms(roundings[row], start, held.size))
                 if not plain:
                     fates = np.empty(truths.size, dtype=np.uint8)
                     tally = np.zeros(kernels.FATES + 1, dtype=np.int64)
                     kernels.draw_fates(truths, present, start, stream, faults, fates, sums.counted[row], tally)
                     _add_tally(sums, row, tally)
                 _add_answers(case, law, truths, fates, start, stream, sums.opened[row])
-        if plain:
+                if plain and rounding is not None:
+                    sums.counted[row] += np.bincount(truths, minlength=law.values + 1)
+        if plain and rounding is None:
             sums.counted[:] = case.population.histogram(epoch)
         if law.shape == "truth":
             sums.opened[:] = sums.counted[:, 1:]
@@ -102,6 +109,11 @@ def _stream(seed: np.random.SeedSequence) -> NDArray[np.uint64]:
     return np.array(words, dtype=np.uint64)
 
 
+def _rounding_stream(seed: np.random.SeedSequence) -> NDArray[np.uint64]:
+    """Return (key, step) of a run's roundings: child 1 of the run's seed, child 0 being that of its noise."""
+    return _stream(np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, 1)))[:2]
+
+
 def _is_faulty(case: Case) -> bool:
     """Return whether anything can keep a device from being counted, or make it send again."""
     one = case.faults
@@ -114,19 +126,20 @@ def _is_faulty(case: Case) -> bool:
 
 
 def _chunks(case: Case, epoch: int, law: AnswerLaw, size: int) -> Iterator[tuple[int, Truths, NDArray[np.uint8]]]:
-    """Yield (first device, truths, presence) of every chunk; presence is empty where all devices are on.
+    """Yield (first device, what each holds, presence) of every chunk; presence is empty where all devices are on.
 
     Raises:
-        ScenarioError: a truth is outside 0..V.
+        ScenarioError: a device holds what is no value 0..V, or no reading 0..R.
     """
+    most = case.population.question.held
     for start in range(0, case.population.devices, size):
         stop = min(start + size, case.population.devices)
         truths: Truths = np.ascontiguousarray(case.population.truths(epoch, start, stop))
         if truths.shape != (stop - start,):
             raise ScenarioError(f"the population gave {truths.shape} truths for devices {start} to {stop - 1}")
         # The kernels index with truths and check nothing.
-        if int(truths.max()) > law.values or int(truths.min()) < 0:
-            raise ScenarioError(f"a truth of devices {start} to {stop - 1} is outside 0..{law.values}")
+        if int(truths.max()) > most or int(truths.min()) < 0:
+            raise ScenarioError(f"a truth of devices {start} to {stop - 1} is outside 0..{most}")
         present = presence(case, epoch, law.rounds, start, stop)
         yield start, truths, _NONE if present is None else present
 

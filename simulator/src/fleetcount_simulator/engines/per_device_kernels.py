@@ -50,6 +50,15 @@ def _uniform(key: np.uint64, step: np.uint64, number: np.uint64) -> float:
 
 
 @kept
+def uniforms(stream: NDArray[np.uint64], first_device: int, devices: int) -> NDArray[np.float64]:
+    """Return one uniform x of each of so many devices, from a stream in which each owns one word."""
+    found = np.empty(devices, dtype=np.float64)
+    for row in range(devices):
+        found[row] = _uniform(stream[0], stream[1], np.uint64(first_device + row))
+    return found
+
+
+@kept
 def add_pairs(
     truths: NDArray[Any],
     fates: NDArray[np.uint8],

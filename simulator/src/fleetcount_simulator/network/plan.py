@@ -13,7 +13,7 @@ from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.limits import MAX_ORDERS_PER_QUESTION, MAX_QUESTION_WINDOWS
 from fleetcount_protocol.question.fields import Coin, DrillDown, candidates
-from fleetcount_protocol.window.domain import ValueDomain
+from fleetcount_protocol.window.domain import FixedDomain, Prefixes, ValueDomain
 from fleetcount_protocol.window.fields import ReleaseKind
 from fleetcount_protocol.window.signal import Signal
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from fleetcount_simulator.model import Case
 from fleetcount_simulator.network.device_faults import draw_device_faults
 from fleetcount_simulator.network.fleet_spec import FleetPart
 from fleetcount_simulator.network.question import NetworkQuestion, reading_of
+from fleetcount_simulator.rounding import rounding_of
 from fleetcount_simulator.standing import StandingQuestion, membership_windows, schedule_of
 
 MOST_ANSWERS: Final = 1_000_000
@@ -60,7 +61,7 @@ class FleetPlan:
     def truths_of(self, index: int, domain: ValueDomain) -> NDArray[np.int64]:
         """Return each device's truth in a window that asks `domain`: values 0..V, shape (devices,), int64."""
         row = self.truths[index]
-        if self.walk is not None:
+        if self.walk is not None and isinstance(domain, Prefixes):
             row = np.array([domain.value_of(reading) for reading in self.part.readings[index]], dtype=np.int64)
         return np.asarray(row, dtype=np.int64)
 
@@ -136,7 +137,7 @@ def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSe
         question, before = question_of(case, asked), seed.spawn_key[:-1]
         seeds = {at: np.random.SeedSequence(seed.entropy, spawn_key=(*before, at)) for at in range(question.windows)}
     drawn = [draw_device_faults(case, at, rounds, run_seed(one, run).spawn(2)[1]) for at, one in seeds.items()]
-    truths = np.stack([case.population.truths(at, 0, devices) for at in seeds]).astype(np.int64)
+    truths = np.stack([_truths(case, at, run_seed(one, run)) for at, one in seeds.items()])
     readings = [reading_of(asked.domain, value) for value in range(asked.domain.values + 1)]
     came, gone = membership_windows(question, 0, devices)
     # A device that has not joined or has left gets no fault: its client does not answer then anyhow.
@@ -153,8 +154,21 @@ def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSe
     return FleetPlan(question=question, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(question))
 
 
+def _truths(case: Case, epoch: int, seed: np.random.SeedSequence) -> NDArray[np.int64]:
+    """Return each device's value 0..V; a number between points is rounded here, so that its device reads a point.
+
+    The draws are those of child 2 of the run's seed: children 0 and 1 are the devices' coins and faults.
+    """
+    held = case.population.truths(epoch, 0, case.population.devices).astype(np.int64)
+    rounding = rounding_of(case.population.question)
+    if rounding is None:
+        return held
+    own = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, 2))
+    return rounding.values(held, np.random.Generator(np.random.PCG64(own)).random(held.size))
+
+
 def faultless_plan(
-    domain: ValueDomain, readings: Sequence[Sequence[Signal]], walk: DrillDown | None = None
+    domain: FixedDomain, readings: Sequence[Sequence[Signal]], walk: DrillDown | None = None
 ) -> FleetPlan:
     """Return the plan of devices without faults that take part in all windows and toss one coin per window.
 

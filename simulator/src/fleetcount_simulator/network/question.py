@@ -19,6 +19,7 @@ from fleetcount_protocol.window.domain import (
     Bins,
     Categories,
     H3Cells,
+    Numbers,
     Prefixes,
     SquareGrid,
     ValueDomain,
@@ -103,7 +104,7 @@ def _signal_of(domain: ValueDomain) -> str:
     match domain:
         case SquareGrid() | H3Cells() | Prefixes():
             return "Vehicle.CurrentLocation"
-        case Bins():
+        case Bins() | Numbers():
             return "Vehicle.Speed"
         case Categories():
             return "Vehicle.Category"
@@ -160,6 +161,11 @@ def reading_of(domain: ValueDomain, value: int) -> Signal:
             return domain.label(value)
         case Prefixes():
             return domain.cells[value - 1] << PLACE_BITS - domain.bits
+        case Numbers():
+            point = float(domain.points[value - 1])
+            if domain.place_of(point) != value:
+                raise ScenarioError(f"point {value} ({domain.label(value)}) has no decimal that a signal reads exactly")
+            return point
         case Bins():
             low = domain.edges[value - 1]
             high = domain.edges[value] if value < len(domain.edges) else low + 2

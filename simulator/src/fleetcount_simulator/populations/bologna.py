@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from fleetcount_transport.settings import settings
 
-from fleetcount_simulator.cells import MOVING, read
+from fleetcount_simulator.cells import RECORDED, read
 from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import TraceKeys
 from fleetcount_simulator.populations.columns import Column
@@ -18,7 +18,7 @@ from fleetcount_simulator.populations.shipped import shipped
 from fleetcount_simulator.populations.trace import recorded
 
 ABOUT: Final = "cars and buses of Bologna, one morning peak hour (comes with the repository)"
-CELLS: Final = MOVING
+CELLS: Final = RECORDED
 
 
 @settings

@@ -14,7 +14,7 @@ from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import shown
 
-from fleetcount_simulator.cells import MOVING, CellSpec, declare, read
+from fleetcount_simulator.cells import RECORDED, CellSpec, declare, read
 from fleetcount_simulator.cells.model import Frame, Positions, Roads
 from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.cells.xml_stream import elements
@@ -26,7 +26,7 @@ from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, S
 from fleetcount_simulator.populations.tables import Batch, column_names, in_range, parsed_numbers, read_table
 
 ABOUT: Final = "SUMO floating-car data (--fcd-output), .xml, .xml.gz, .csv or .parquet"
-CELLS: Final = MOVING
+CELLS: Final = RECORDED
 
 
 @settings

@@ -98,7 +98,7 @@ class Snapshots:
         """Return shape (V+1,): how many devices hold each value."""
         values, _ = self._at(epoch)
         times, rest = divmod(self.devices, len(self._order))
-        whole = np.bincount(values, minlength=self.question.values + 1)
+        whole = np.bincount(values, minlength=self.question.held + 1)
         counts = whole * times + np.bincount(values[:rest], minlength=len(whole))
         return np.asarray(counts, dtype=np.int64)
 
@@ -136,7 +136,7 @@ class Snapshots:
             if len(self._dense) == _KEPT_MOMENTS:
                 del self._dense[next(iter(self._dense))]
             moment = self._moments[index]
-            values = np.zeros(self._vehicles, dtype=value_type(self.question.values))
+            values = np.zeros(self._vehicles, dtype=value_type(self.question.held))
             present = np.zeros(self._vehicles, dtype=np.bool_)
             values[moment.vehicles] = moment.values
             present[moment.vehicles] = True

@@ -20,7 +20,7 @@ from fleetcount_transport.settings import UnfitKeyError, setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
 
-from fleetcount_simulator.cells import MOVING, read
+from fleetcount_simulator.cells import RECORDED, read
 from fleetcount_simulator.cells.model import Roads
 from fleetcount_simulator.cells.road_network import read_network
 from fleetcount_simulator.cells.settings import ANY_LENGTH, Settings
@@ -30,7 +30,7 @@ from fleetcount_simulator.populations.clock_keys import TraceKeys
 from fleetcount_simulator.populations.fcd import recorded
 
 ABOUT: Final = "traffic that SUMO simulates on a generated grid or a given network (extra: traffic)"
-CELLS: Final = MOVING
+CELLS: Final = RECORDED
 _BLOCK: Final = Range("[50, 5000]")
 _TRIPS: Final = 4
 """Spawn key of the draw of trips under a population's seed."""

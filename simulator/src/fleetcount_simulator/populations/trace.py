@@ -12,7 +12,7 @@ from typing import Any, Final
 from fleetcount_transport.settings import UnfitKeyError, setting, settings
 from fleetcount_transport.toml_table import Table
 
-from fleetcount_simulator.cells import MOVING, CellSpec, declare, read
+from fleetcount_simulator.cells import RECORDED, CellSpec, declare, read
 from fleetcount_simulator.cells.model import Frame, Positions
 from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
@@ -25,7 +25,7 @@ from fleetcount_simulator.populations.tables import Batch, read_table
 _LATITUDE: Final = re.compile(r"lat", re.IGNORECASE)
 _DEGREES: Final = re.compile(r"(lat|latitude|lon|lng|long|longitude)(_?deg(rees)?)?$", re.IGNORECASE)
 ABOUT: Final = "sightings (CSV or Parquet), sorted by time: time, vehicle, x and y or lon and lat, perhaps speed, edge"
-CELLS: Final = MOVING
+CELLS: Final = RECORDED
 
 
 @settings

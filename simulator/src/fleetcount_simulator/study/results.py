@@ -22,6 +22,7 @@ from fleetcount_transport.toml_values import exact_number
 from numpy.typing import NDArray
 
 from fleetcount_simulator.model import Case, Places, Row
+from fleetcount_simulator.rounding import fleet_truth
 from fleetcount_simulator.study.directory import StudyDirectory
 from fleetcount_simulator.study.scores import Cells
 from fleetcount_simulator.study.shards import ShardResult
@@ -225,7 +226,7 @@ def cell_columns(case: Case, results: Sequence[ShardResult]) -> Columns:
 
 
 def _epoch_cells(case: Case, epoch: int, parts: Sequence[Cells]) -> Columns:
-    labels, truth = case.population.question.labels, case.population.histogram(epoch)[1:]
+    labels, truth = case.population.question.labels, fleet_truth(case.population, epoch)[1:]
     total = _added(parts, lambda one: one.releases)[0]
     deviation, squares = _added(parts, lambda one: one.deviation), _added(parts, lambda one: one.squares)
     first = parts[0]

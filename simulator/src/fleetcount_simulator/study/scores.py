@@ -18,18 +18,29 @@ Floats = NDArray[np.float64]
 
 METRICS = (
     *("rmse", "rmse_fleet", "mean_abs_error", "max_abs_error", "bias", "bias_fleet"),
-    *("coverage", "coverage_fleet", "mean_width"),
+    *("coverage", "coverage_fleet", "mean_width", "number", "number_fleet"),
 )
 """Columns of a release: errors in devices over its cells, shares of cells whose interval holds the truth, width in
-devices. Without `_fleet` against the devices counted. Not a number where nothing was released."""
+devices; the estimate of the mean number, and the mean of the fleet's readings, where devices are asked for a number.
+Without `_fleet` against the devices counted. Not a number where nothing was released."""
 
 
 def score_releases(
-    reading: Reading, outcome: CaseOutcome, truth: Integers, epoch: int, runs: Sequence[int]
+    reading: Reading,
+    outcome: CaseOutcome,
+    truth: Integers | Floats,
+    epoch: int,
+    runs: Sequence[int],
+    mean: tuple[Floats, float] | None = None,
 ) -> dict[str, NDArray[Any]]:
-    """Return the columns of the releases table for one epoch, one row per run; `truth` (V,) is the whole fleet's."""
+    """Return the columns of the releases table for one epoch, one row per run; `truth` (V,) is the whole fleet's.
+
+    `mean` are the numbers of the values (V,) and the mean of the fleet's readings, where devices are asked for a
+    number.
+    """
     counted = outcome.counted[:, 1:]
     error, error_fleet = reading.estimates - counted, reading.estimates - truth
+    unknown = np.full(len(runs), np.nan)
     numbers = {
         "rmse": np.sqrt(np.mean(error**2, axis=1)),
         "rmse_fleet": np.sqrt(np.mean(error_fleet**2, axis=1)),
@@ -40,6 +51,8 @@ def score_releases(
         "coverage": np.mean(_holds(reading, counted), axis=1),
         "coverage_fleet": np.mean(_holds(reading, truth), axis=1),
         "mean_width": np.mean((reading.high - reading.low).astype(np.float64), axis=1),
+        "number": unknown if mean is None else _mean(reading, mean[0]),
+        "number_fleet": unknown if mean is None else np.full(len(runs), mean[1]),
     }
     plain: dict[str, NDArray[Any]] = {
         "run": np.array(runs, dtype=np.int64),
@@ -52,7 +65,13 @@ def score_releases(
     return plain | shown | {f"tally:{name}": tally for name, tally in outcome.tallies.items()}
 
 
-def _holds(reading: Reading, truth: Integers) -> NDArray[np.bool_]:
+def _mean(reading: Reading, points: Floats) -> Floats:
+    """Return the mean number by each run: the values' numbers weighted by their estimates; not a number of nobody."""
+    devices = reading.estimates.sum(axis=1)
+    return np.asarray(reading.estimates @ points / np.where(devices > 0, devices, np.nan), dtype=np.float64)
+
+
+def _holds(reading: Reading, truth: Integers | Floats) -> NDArray[np.bool_]:
     return (reading.low <= truth) & (truth <= reading.high)
 
 
@@ -87,7 +106,7 @@ class Cells:
         return cls(**{each.name: arrays[prefix + each.name] for each in fields(cls)})
 
 
-def score_cells(reading: Reading, outcome: CaseOutcome, truth: Integers, *, first: bool) -> Cells:
+def score_cells(reading: Reading, outcome: CaseOutcome, truth: Integers | Floats, *, first: bool) -> Cells:
     """Return the sums of every cell; `first` says that row 0 is run 0 of the case."""
     shown, head = outcome.released, slice(0, 1 if first else 0)
     deviation = reading.estimates[shown] - truth

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Row
+from fleetcount_simulator.rounding import fleet_truth, mean_of
 from fleetcount_simulator.scenario.file import parse_scenario
 from fleetcount_simulator.scenario.plan import PopulationMaker, Scenario
 from fleetcount_simulator.study.readings import read_releases
@@ -98,6 +99,7 @@ def case_digest(case: Case) -> str:
     text = repr((settings, rest))
     digest = hashlib.sha256(text.encode())
     digest.update(case.population.histogram(0).tobytes())
+    digest.update("".join(f"{reading} " for reading in case.population.question.readings).encode())
     return digest.hexdigest()
 
 
@@ -117,8 +119,8 @@ def run_shard(order: ShardOrder) -> bytes:
         runs = range(order.first_run, order.first_run + order.runs)
         outcome = engine.run(case, epoch, runs, seed)
         _check_outcome(case, outcome, order.runs)
-        reading, truth = read_releases(case, outcome), case.population.histogram(epoch)[1:]
-        columns.append(score_releases(reading, outcome, truth, epoch, runs))
+        reading, truth = read_releases(case, outcome), fleet_truth(case.population, epoch)[1:]
+        columns.append(score_releases(reading, outcome, truth, epoch, runs, mean_of(case.population, epoch)))
         cells.append(score_cells(reading, outcome, truth, first=order.first_run == 0))
         if case.attackers and epoch == order.first_run == 0:
             apart = np.random.SeedSequence(order.seed, spawn_key=(case.index, epoch, _ATTACKERS))

@@ -5,6 +5,7 @@
   const { Fraction, require, refuse } = fleetcount.layout;
   const MOST_VALUES = 4095,
     ZERO = Fraction.of(0);
+  const OUTSIDE = ["clamp", "none"];
   const PENTAGONS = [4, 14, 24, 38, 49, 58, 63, 72, 83, 97, 107, 117];
 
   function checkCount(values, what) {
@@ -34,6 +35,18 @@
       return ("[" + edges[value - 1].decimal + ", " + high + ") " + unit).trimEnd();
     };
     return { kind: "bins", values, label, edges, open, unit };
+  }
+
+  function readNumbers(reader) {
+    const low = reader.fraction(),
+      high = reader.fraction();
+    const values = reader.count(2, 2, MOST_VALUES),
+      outside = OUTSIDE[reader.count(1, 1, OUTSIDE.length) - 1],
+      unit = reader.text(0, 200);
+    require(low.compare(high) < 0, "low is " + low + ", allowed: below high = " + high);
+    const step = high.minus(low).times(Fraction.of(1, values - 1));
+    const label = (value) => (low.plus(step.times(Fraction.of(value - 1))).decimal + " " + unit).trimEnd();
+    return { kind: "numbers", values, label, low, high, unit, outside };
   }
 
   function readCategories(reader) {
@@ -112,6 +125,7 @@
     4: readHexagons,
     5: readPrefixes,
     6: readPlacedGrid,
+    7: readNumbers,
   };
 
   function readDomain(reader) {

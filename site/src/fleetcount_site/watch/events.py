@@ -18,7 +18,7 @@ from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.release import ReleaseRecord
-from fleetcount_protocol.window.domain import SquareGrid, ValueDomain
+from fleetcount_protocol.window.domain import FixedDomain, SquareGrid
 from fleetcount_protocol.window.signal import Signal
 from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.events import Held, Refused, RunEvent, Signed
@@ -40,7 +40,7 @@ class WatchedQuestion:
     """
 
     text: str
-    domain: ValueDomain
+    domain: FixedDomain
     answer: AnswerLaw
     noise: NoiseLaw
     level: Fraction
@@ -189,7 +189,7 @@ class EventWriter:
         self._board.state("state", {"now": now, "text": text})
 
 
-def _ring(domain: ValueDomain, value: int) -> dict[str, Any]:
+def _ring(domain: FixedDomain, value: int) -> dict[str, Any]:
     """Return the outline of a cell in the grid's own unit; {} where values are no places."""
     if not isinstance(domain, SquareGrid):
         return {}

@@ -50,7 +50,7 @@ class ExampleReport:
         self._source = source
         # The digest of a device that does not exist: a report id is bound to one. No aggregator gets this report.
         self._device = Digest(source.random_bytes(32))
-        self._truth = truth_of(window, Reading(value=reading))
+        self._truth = truth_of(window, Reading(value=reading), source)
         self._secret: TwoRoundSecret | None = None
         if window.design.form is AnswerForm.TWO_ROUNDS:
             self._secret = draw_two_round(window, self._truth, (), source, device=self._device)
