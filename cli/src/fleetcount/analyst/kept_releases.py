@@ -35,8 +35,8 @@ def read_releases(directory: str | PathLike[str], keys: Keys | None = None, *, z
     """Return the question whose records `fleetcount question release` has kept in a directory, everything checked.
 
     Without `keys` the signatures are checked against the keys that the question itself names: then all its aggregators
-    agree, and who they are is known only to those who know the question. `zoom` chooses among the sizes of a grid's
-    squares, 0 being the finest.
+    agree, and who they are is known only to those who know the question. `zoom` chooses among the sizes of
+    squares or bins, 0 being the finest.
 
     Raises:
         UsageError: no directory of records, one of several questions, a drill-down, or a zoom that is not there.
