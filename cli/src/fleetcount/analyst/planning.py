@@ -77,24 +77,29 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     answer = answer_law(
         mechanism,
         values,
-        None if sampling_rate is None else _exact("sampling_rate", sampling_rate, SAMPLING_RATE),
-        None if epsilon_local is None else _exact("epsilon_local", epsilon_local, EPSILON),
+        None if sampling_rate is None else exactly("sampling_rate", sampling_rate, SAMPLING_RATE),
+        None if epsilon_local is None else exactly("epsilon_local", epsilon_local, EPSILON),
     )
     law = noise_law(mechanism, noise)
-    parts = None if shares is None else [_exact("shares", one, SHARE) for one in shares]
+    parts = None if shares is None else [exactly("shares", one, SHARE) for one in shares]
     planned = plan_question(
         devices,
         answer,
-        _exact("epsilon", epsilon, EPSILON),
+        exactly("epsilon", epsilon, EPSILON),
         aggregators,
         noise=law,
-        level=_exact("level", level, LEVEL),
+        level=exactly("level", level, LEVEL),
         spread=opened_levels(answer, law, asked_zooms(values, zooms, parts, in_order=in_order), total=total),
     )
     return PlannedCount(plan=planned)
 
 
-def _exact(name: str, value: Exact, kind: ExactNumber) -> Fraction:
+def exactly(name: str, value: Exact, kind: ExactNumber) -> Fraction:
+    """Return a number of a kind, named in errors.
+
+    Raises:
+        UsageError: no such number, named with its range.
+    """
     try:
         return parse_number(str(value), kind.allowed)
     except ValueError as error:
