@@ -170,6 +170,30 @@ def test_coins_and_noise_exceed_the_half_width_rarely_enough(
     assert half > half_width(((1.0, 1, law),), LEVEL)
 
 
+@pytest.mark.parametrize("chance", [0.02, 0.1])
+def test_coins_that_are_nothing_like_a_normal_exceed_it_rarely_enough(chance: float) -> None:
+    law, size, devices = noise_total(TwoSidedNoise(Fraction(1)), 2), 60, 25
+    odds = chance * (1 - chance)
+    coins = Coins(variance=devices * odds * size**2, deviation=odds**0.5 * size, largest=(1 - chance) * size)
+
+    half = width_with(((1.0, 1, law),), LEVEL, coins)
+
+    heads = np.arange(devices + 1)
+    steps, chances = (heads - devices * chance) * size, scipy.stats.binom.pmf(heads, devices, chance)
+    for side in (steps, -steps):
+        assert float(chances @ law.upper_tail(np.floor(half - side).astype(np.int64) + 1)) <= 0.025
+
+
+def test_the_mean_of_a_sample_is_as_uncertain_as_who_is_in_it() -> None:
+    places = np.array([0, 10, 25, 50])
+    spread = float(np.sqrt(3 * 100_000 * np.sum((places - places.mean()) ** 2))) / 400_000
+
+    found = mean(sampled(4, NOISE), [25_000] * 4, POINTS, LEVEL)
+
+    # The noise adds 7 % to the variance, the upper end of Q a few more.
+    assert 1 < (found.high - found.low) / (2 * 1.96 * spread) < 1.15
+
+
 def test_few_and_weak_noises_leave_the_coins_to_bernstein() -> None:
     law = noise_total(TwoSidedNoise(Fraction(8)), 2)
     coins = Coins(variance=10_000, deviation=1, largest=1)
