@@ -23,7 +23,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -87,19 +87,25 @@ class Ended:
         }
 
 
+_INTERRUPTIONS: Final = (signal.SIGINT, signal.SIGTERM)
+
+
 class LastWords:
     """Passes on what a program says on its standard error, unless it is `silent`, and remembers the last line."""
 
-    def __init__(self, stream: IO[str]) -> None:
+    def __init__(self) -> None:
         self.line = ""
         self.silent = False
-        self._stream = stream
-        self._thread = threading.Thread(target=self._pass_on, daemon=True)
+        self._thread: threading.Thread | None = None
+
+    def read(self, stream: IO[str]) -> None:
+        """Begin to pass on what comes."""
+        self._thread = threading.Thread(target=self._pass_on, args=(stream,), daemon=True)
         self._thread.start()
 
-    def _pass_on(self) -> None:
-        with self._stream:
-            for line in self._stream:
+    def _pass_on(self, stream: IO[str]) -> None:
+        with stream:
+            for line in stream:
                 if not self.silent:
                     sys.stderr.write(line)
                     sys.stderr.flush()
@@ -107,8 +113,23 @@ class LastWords:
 
     def end(self) -> str:
         """Return the last line; a child that outlives the program may keep its standard error open, so do not wait."""
-        self._thread.join(1)
+        if self._thread is not None:
+            self._thread.join(1)
         return self.line
+
+
+@contextlib.contextmanager
+def held_back() -> Iterator[None]:
+    """Let an interruption wait for the end of the block: one in the middle of a start would lose what was started."""
+    came: list[int] = []
+    before = {number: signal.signal(number, lambda got, _: came.append(got)) for number in _INTERRUPTIONS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in came[:1]:
+        signal.raise_signal(number)
 
 
 def name_of(script: Path) -> str:
@@ -128,21 +149,25 @@ def run(script: Path, sizes: str, collected: Path) -> Ended:
     environment = {**os.environ, SIZES_VARIABLE: sizes, ROWS_VARIABLE: str(collected)}
     # Where it is set every process compiles all it imports, and starts are three times as long.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    process = subprocess.Popen(
-        [sys.executable, str(script)],
-        cwd=ROOT,
-        env=environment,
-        stderr=subprocess.PIPE,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
-    words = LastWords(process.stderr or io.StringIO())
+    process: subprocess.Popen[str] | None = None
+    words = LastWords()
     try:
+        with held_back():
+            process = subprocess.Popen(
+                [sys.executable, str(script)],
+                cwd=ROOT,
+                env=environment,
+                stderr=subprocess.PIPE,
+                text=True,
+                errors="replace",
+                start_new_session=True,
+            )
+            words.read(process.stderr or io.StringIO())
         broke = _wait(process, LIMIT_S[sizes])
     except BaseException:
         words.silent = True  # Where it was interrupted helps nobody.
-        end(process)
+        if process is not None:
+            end(process)
         raise
     last_words = words.end()
     if broke and last_words:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from typing import Final
 
-CROWDED: Final = 2.5
+CROWDED: Final = 2.0
 """How many times longer windows are at least than on an idle machine: tests side by side share the cores."""
 LONGEST: Final = 4.0
 LOAD_S: Final = 0.55
@@ -19,7 +19,7 @@ def cores() -> int:
 
 
 def pace(python: str = sys.executable) -> str:
-    """Return the factor, 2.5 to 4, as FLEETCOUNT_TEST_PACE says it to tests/support/processes.py.
+    """Return the factor, 2 to 4, as FLEETCOUNT_TEST_PACE says it to tests/support/processes.py.
 
     `python`: the interpreter that runs the tests.
     """

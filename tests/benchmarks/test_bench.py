@@ -107,6 +107,26 @@ def test_the_children_of_a_benchmark_end_with_it() -> None:
     assert gone(child)
 
 
+def test_an_interruption_in_the_middle_of_a_start_ends_what_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[int] = []
+
+    def interrupted(*arguments: Any, **named: Any) -> Any:
+        process = popen(*arguments, **named)
+        started.append(process.pid)
+        signal.raise_signal(signal.SIGINT)  # It is not known yet to whom this one belongs.
+        return process
+
+    popen = subprocess.Popen
+    monkeypatch.setattr(bench.subprocess, "Popen", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        bench.run(benchmark(tmp_path, "import signal; signal.pause()"), "smoke", tmp_path / "rows")
+
+    assert len(started) == 1
+    assert gone(started[0])
+
+
 def gone(process: int) -> bool:
     """Whether a process ends within a while."""
     for _ in range(100):

@@ -1,5 +1,6 @@
 """Files of the command: what is no regular readable file is refused by name; outputs are whole or absent."""
 
+import gzip
 import os
 from pathlib import Path
 
@@ -37,6 +38,27 @@ def test_text_is_utf8_without_nul(tmp_path: Path) -> None:
         read_text(tmp_path / "latin")
     with pytest.raises(UsageError, match="NUL character at position 2"):
         read_text(tmp_path / "nul")
+
+
+def test_a_packed_text_is_read_as_it_was_and_unpacked_no_further_than_allowed(tmp_path: Path) -> None:
+    whole, packed = "ä numbers" * 100, tmp_path / "one.json.gz"
+    packed.write_bytes(gzip.compress(whole.encode()))
+    content = packed.read_bytes()
+
+    assert read_text(packed) == whole
+    assert read_text(packed, largest=len(whole.encode())) == whole
+    with pytest.raises(UsageError, match="holds more than 999 bytes"):
+        read_text(packed, largest=999)
+    for damaged, reason in [
+        (content[:-1], "its end is missing"),
+        (content + b"x", "something stands behind it"),
+        (content + content, "something stands behind it"),
+        (whole.encode(), "is no gzip file"),
+        (content[:-6] + b"\0" + content[-5:], "is no gzip file"),
+    ]:
+        packed.write_bytes(damaged)
+        with pytest.raises(UsageError, match=reason):
+            read_text(packed)
 
 
 def test_a_private_file_appears_whole_with_its_mode_and_is_never_replaced(tmp_path: Path) -> None:

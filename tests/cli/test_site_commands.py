@@ -83,6 +83,18 @@ def test_the_release_of_one_window_is_published_alone_a_later_window_is_not(flee
     assert "is one of many windows; publish the directory of their records" in later.error_line
 
 
+def test_a_record_of_a_site_is_verified_as_it_lies_there(fleetcount: Callable, got: Path) -> None:
+    keys = trusted_toml(Path("trusted.toml"))
+    assert fleetcount("publish", got, "--output", "site", "--keys", keys).code == 0
+    [first, *_] = sorted(Path("site").glob("*/records/*.json.gz"))
+
+    verified = fleetcount("verify", first, "--config", keys)
+
+    assert verified.code == 0, verified.err
+    assert f"{first}: window " in verified.out
+    assert first.stat().st_size < (got / "00000.json").stat().st_size / 2
+
+
 def test_signatures_that_do_not_hold_end_it_before_a_page(fleetcount: Callable, got: Path) -> None:
     keys = trusted_toml(Path("trusted.toml"))
     text = keys.read_text()

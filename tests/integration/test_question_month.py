@@ -158,3 +158,68 @@ async def test_hour_after_hour_on_one_signature_with_a_pause_in_the_middle(
     [total] = [line for line in lost.splitlines() if " in the last " in line]
     assert f"{len(asked) + reserved} charges, within epsilon" in total
     assert 0 < float(total.split("within epsilon ")[1].split()[0]) <= 10
+
+
+@pytest.mark.parametrize(
+    ("windows", "epsilon", "rotate_s"),
+    [
+        pytest.param(12, "2.6", 3 * 3600, id="half a day"),
+        pytest.param(720, "9.9", 7 * 86_400, id="a month", marks=pytest.mark.nightly),
+    ],
+)
+async def test_a_month_with_a_pause_dead_parties_new_keys_and_a_stop_releases_every_other_window(
+    fleetcount: Callable[..., Ran],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    windows: int,
+    epsilon: str,
+    rotate_s: int,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    pause, stop = range(windows // 4, windows // 4 + 2), windows - windows // 6
+    helper_dies, leader_dies = windows // 3, windows // 2
+    asked = [index for index in range(stop) if index not in pause]
+    operator = ("--config", "dep/alpha/aggregator.toml", "week.question")
+    async with Town(tmp_path, fleetcount, devices=len(DRIVERS), rotate_s=rotate_s) as town:
+        town.told(monkeypatch, *ASKING, "fleetcount.read.release", "fleetcount.run.device")
+        keys = [town.network.seats[position].keys for position in range(2)]
+        first_keys = [{key_id for key_id, _, _ in one.listed()} for one in keys]
+        schedule = await ask(fleetcount, town, windows, epsilon, AT_A_TIME)
+        for index in range(windows):
+            if index == pause.start - 2:
+                await command(fleetcount, "question", "pause", "--from", str(pause.start), *operator)
+            if index == pause.start:
+                await command(fleetcount, "question", "resume", "--from", str(pause.stop), *operator)
+            if index == stop - 1:
+                await command(fleetcount, "question", "stop", "--yes", "--from", str(stop), *operator)
+            opens, closes = schedule.opens(index), schedule.closes(index)
+            await town.pass_to(opens - 50)
+            if index == helper_dies:  # No device reaches it in the first half of the window.
+                await town.kill(1)
+                await town.pass_to((opens + closes) // 2)
+                await town.start(1)
+            await town.pass_to(closes)
+            if index == leader_dies:  # It has receipted everything, and sealed nothing.
+                await town.kill(0)
+                await town.pass_to(closes + 120)
+                await town.start(0)
+                await town.pass_to(closes + 130)
+            await town.pass_to(closes + 600)
+        status = await command(fleetcount, "question", "status", *READER)
+        await command(fleetcount, "question", "release", *READER, "--output", "got")
+        said = await command(fleetcount, "question", "export", "--records", "got", "--sum", "1", "--output", "got.csv")
+        last_keys = [{key_id for key_id, _, _ in one.listed()} for one in keys]
+        ledgers = [
+            await command(fleetcount, "device", "ledger", "--config", f"dep/devices/{number:04d}/device.toml")
+            for number in range(1, len(DRIVERS) + 1)
+        ]
+
+    gap = f"windows {pause.start} to {pause.stop - 1}: paused"
+    assert f"{len(asked)} of {windows} windows released, the last is window {stop - 1}" in status
+    assert "all signatures and the chain hold" in status
+    assert gap in status
+    assert all(f"answered {len(asked)}, " in lost for lost in ledgers), ledgers
+    assert not any(before & after for before, after in zip(first_keys, last_keys, strict=True))
+    answer = next(line for line in said.splitlines() if line.startswith("sum of 1 cell"))
+    low, high = (int(part.replace(",", "")) for part in answer.rsplit("interval ", 1)[1].split(" to "))
+    assert low <= 3 * len(asked) <= high, answer

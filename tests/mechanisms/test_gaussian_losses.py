@@ -12,13 +12,8 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.gaussian_losses import STATED_DELTA, gaussian_loss
 from fleetcount_mechanisms.noise import GaussianNoise
 from fleetcount_mechanisms.randomness import rounded_up
-from fleetcount_mechanisms.renyi import (
-    gaussian_rho,
-    order_epsilon,
-    panel_added,
-    panel_gaussian_divergence,
-    zcdp_epsilon,
-)
+from fleetcount_mechanisms.renyi import gaussian_rho, order_epsilon, zcdp_epsilon
+from fleetcount_mechanisms.sampled_gaussian import panel_added, panel_gaussian_divergence
 from fleetcount_mechanisms.sampling import SamplingDie
 from numpy.typing import NDArray
 

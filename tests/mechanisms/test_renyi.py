@@ -7,13 +7,8 @@ from itertools import product
 import pytest
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.randomness import near_log
-from fleetcount_mechanisms.renyi import (
-    best_order,
-    panel_added,
-    panel_gaussian_divergence,
-    panel_geometric_divergence,
-    panel_removed,
-)
+from fleetcount_mechanisms.renyi import best_order, panel_geometric_divergence
+from fleetcount_mechanisms.sampled_gaussian import panel_added, panel_gaussian_divergence, panel_removed
 
 DELTA = Fraction(1, 10**9)
 

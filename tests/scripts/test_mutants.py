@@ -15,6 +15,8 @@ import pytest
 sys.path.append(str(Path(__file__).resolve().parents[2] / "scripts"))
 from passed import state_of
 
+from tests.support.postgres import reached_by_all
+
 pytestmark = pytest.mark.processes
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "scripts" / "mutants"
@@ -206,3 +208,13 @@ def test_every_bug_of_ours_can_be_planted_and_names_tests_of_this_run(request: p
     if whole:
         collected = {test for test in named if test.partition("::")[0] in files}
         assert sorted(collected - ids - functions - files) == []
+
+
+def test_a_place_below_one_that_lets_nobody_through_is_no_place_for_the_server_of_another_user(tmp_path: Path) -> None:
+    within = tmp_path / "private" / "within"
+    within.mkdir(parents=True)
+    within.chmod(0o755)
+    within.parent.chmod(0o700)  # As of the private copies in which bugs are planted.
+
+    assert not reached_by_all(within)
+    assert reached_by_all(Path("/"))

@@ -337,12 +337,17 @@ def own_cluster(*settings: str) -> Iterator[Cluster]:
         yield cluster
 
 
+def reached_by_all(directory: Path) -> bool:
+    """Return whether every user may open files in a directory: it and all above it let them through."""
+    return all(one.stat().st_mode & stat.S_IXOTH for one in (directory, *directory.parents))
+
+
 @contextmanager
 def _beside(programs: Path, *settings: str) -> Iterator[Cluster]:
     """A place for a cluster, which ends with the block."""
     # Not below a directory of a test: another user may not reach it, and a socket's path has at most 107 bytes.
-    reached = len(_PLACE) < 60 and Path(_PLACE).stat().st_mode & stat.S_IXOTH
-    directory = Path(tempfile.mkdtemp(prefix="fc-pg-", dir=_PLACE if reached else "/tmp"))
+    within = len(_PLACE) < 60 and reached_by_all(Path(_PLACE))
+    directory = Path(tempfile.mkdtemp(prefix="fc-pg-", dir=_PLACE if within else "/tmp"))
     cluster = Cluster(programs, directory, *settings)
     try:
         yield cluster

@@ -4,10 +4,15 @@ Keys here protect nothing.
 """
 
 import base64
-from collections.abc import Sequence
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from fleetcount_protocol.window.domain import Frame, SquareGrid
@@ -30,6 +35,26 @@ def trusted_toml(path: Path, parties: int = 2) -> Path:
         )
     path.write_text("\n".join(rows))
     return path
+
+
+def packed_json(path: Path) -> Any:
+    """Return what a packed JSON file of a site holds."""
+    return json.loads(gzip.decompress(path.read_bytes()))
+
+
+def script_json(path: Path) -> str:
+    """Return the JSON that a packed script of a site hands over."""
+    [packed] = re.findall(r', "([A-Za-z0-9+/=]+)"\);\n', path.read_text())
+    return zlib.decompress(base64.b64decode(packed)).decode()
+
+
+def change_script(path: Path, change: Callable[[str], str]) -> None:
+    """Change the JSON that a packed script of a site hands over; the change must change it."""
+    before = script_json(path)
+    after = change(before)
+    assert after != before
+    name, _, _ = path.read_text().rpartition(", ")
+    path.write_text(f'{name}, "{base64.b64encode(zlib.compress(after.encode())).decode()}");\n')
 
 
 def town(columns: int, rows: int, windows: int) -> list[Counts]:

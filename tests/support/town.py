@@ -18,13 +18,16 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.host import Identity, Limits
 from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
 from fleetcount_aggregator.process.app import build_identity
+from fleetcount_aggregator.process.serving import rotation_of
 from fleetcount_aggregator.transport.grpc_server import DeviceShell, device_server
 from fleetcount_aggregator.windows.directory import QuestionDirectory
+from fleetcount_aggregator.windows.sealing_keys import SealingKeys
 from fleetcount_client.assembly import identity_of, trust_of
 from fleetcount_client.config import DeliverySettings, load_settings
 from fleetcount_client.device import Device
 from fleetcount_client.policy import JoinRule
 from fleetcount_client.spool import SpoolFile
+from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import QuestionQuery
@@ -110,35 +113,46 @@ class _Transport:
     network: Network
     timer: _Timer
 
-    async def _work(self, asked: Awaitable[Any]) -> Any:
+    async def _work(self, ask: Callable[[Any], Awaitable[Any]], name: AggregatorId) -> Any:
         self.timer.busy += 1
         try:
-            return await asked
+            return await ask(self._service(name))
         finally:
             self.timer.busy -= 1
 
     def _service(self, name: AggregatorId) -> Any:
-        [position] = [place for place, seat in enumerate(self.network.seats) if seat.aggregator_id == name]
-        return self.network.core(position).service
+        [seat] = [seat for seat in self.network.seats if seat.aggregator_id == name]
+        if seat.core is None:
+            raise Unreachable(f"{name} is down")
+        return seat.core.service
 
     async def list_questions(self) -> Any:
-        return (
-            self.network.core(0)
-            .service.questions(QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment="test"))
-            .offers
-        )
+        leader = AggregatorId("alpha")
+        return self._service(leader).questions(QuestionQuery(aggregator_id=leader, deployment="test")).offers
 
     async def open_sessions(self, aggregator: Aggregator, requests: Any) -> Any:
-        return await self._work(self._service(aggregator.aggregator_id).open_sessions(requests))
+        return await self._work(lambda service: service.open_sessions(requests), aggregator.aggregator_id)
 
     async def upload(self, window: Any, position: int, instalments: Any) -> Any:
-        return await self._work(self._service(window.aggregators[position].aggregator_id).upload(instalments))
+        to = window.aggregators[position].aggregator_id
+        return await self._work(lambda service: service.upload(instalments), to)
 
     async def release(self, window: Any) -> Any:
-        return await self._work(self._service(window.aggregators[0].aggregator_id).release(window.window_id))
+        leader = window.aggregators[0].aggregator_id
+        return await self._work(lambda service: service.release(window.window_id), leader)
 
     async def close(self) -> None:
         """Hold no connection."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Running:
+    """What a running aggregator has beside its rules: ports, and what looks after its folders."""
+
+    server: grpc.aio.Server
+    front: HandshakeGate
+    directory: QuestionDirectory
+    sealing_keys: SealingKeys
 
 
 class Told:
@@ -156,19 +170,27 @@ class Told:
 class Town:
     """Aggregators, devices and the command, on one clock."""
 
-    def __init__(self, root: Path, fleetcount: Shell, devices: int = 0) -> None:
-        """Make keys with `fleetcount keys init`; the clock begins now, on a whole minute."""
+    def __init__(self, root: Path, fleetcount: Shell, devices: int = 0, rotate_s: int | None = None) -> None:
+        """Make keys with `fleetcount keys init`; the clock begins now, on a whole minute.
+
+        With `rotate_s` sealing keys change every so many seconds, and two overlap for a quarter of them.
+        """
         self.root = root
         made = fleetcount("keys", "init", "--output", "dep", "--devices", str(devices), "--base-port", "0")
         assert made.code == 0, made
+        if rotate_s is not None:
+            for name in ("alpha", "beta"):
+                path, rotation = (
+                    root / "dep" / name / "aggregator.toml",
+                    f"rotate_s = {rotate_s}\noverlap_s = {rotate_s // 4}\n",
+                )
+                path.write_text(path.read_text().replace("[keys]\n", f"[keys]\n{rotation}", 1))
         self.configs = [load_config(root / "dep" / name / "aggregator.toml", os.environ) for name in ("alpha", "beta")]
         self.network = _Network(self.configs)
         self.network.clock.advance(0)
         self.clock = self.network.clock
         self.timer = _Timer(self.clock)
-        self._directories: list[QuestionDirectory] = []
-        self._servers: list[grpc.aio.Server] = []
-        self._fronts: list[HandshakeGate] = []
+        self._running: dict[int, _Running] = {}
         self._loops: list[asyncio.Task[None]] = []
         self.devices: list[Device] = []
 
@@ -179,36 +201,45 @@ class Town:
 
     async def __aenter__(self) -> Self:
         """Start the aggregators and open their device ports."""
-        await self.network.start_all()
-        for position, config in enumerate(self.configs):
-            context: Context = self.network.core(position).context
-            self._directories.append(QuestionDirectory(context, config.aggregator.question_directory))
-            tls = config.tls
-            files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
-            readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities
-            service = self.network.core(position).service
-            front = HandshakeGate(context.host.admission.limits, 64)
-            shell = DeviceShell(
-                service, context.host.metrics, context.host.admission, denies=context.host.denials.denies, front=front
-            )
-            server = device_server(shell)
-            behind = bind(server, files.to_clients(readers))
-            await server.start()
-            self._servers.append(server)
-            front.listen(config.grpc.device_listen, behind)
-            self._fronts.append(front)
+        for position in range(len(self.configs)):
+            await self.start(position)
         return self
+
+    async def start(self, position: int) -> None:
+        """Start an aggregator, or start it again after its death, and open its device port."""
+        await self.network.start(position)
+        config, core = self.configs[position], self.network.core(position)
+        context: Context = core.context
+        tls, host = config.tls, context.host
+        files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
+        readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities
+        front = HandshakeGate(host.admission.limits, 64)
+        shell = DeviceShell(core.service, host.metrics, host.admission, denies=host.denials.denies, front=front)
+        server = device_server(shell)
+        behind = bind(server, files.to_clients(readers))
+        await server.start()
+        front.listen(config.grpc.device_listen, behind)
+        self._running[position] = _Running(
+            server=server,
+            front=front,
+            directory=QuestionDirectory(context, config.aggregator.question_directory),
+            sealing_keys=SealingKeys(host, rotation_of(config)),
+        )
+
+    async def kill(self, position: int) -> None:
+        """Take an aggregator and its port down at once; its store stays as it is."""
+        running = self._running.pop(position)
+        await running.server.stop(0)
+        running.front.close()
+        await self.network.stop(position)
 
     async def __aexit__(self, *_: object) -> None:
         """End devices, ports and aggregators."""
         for loop in self._loops:
             loop.cancel()
         await asyncio.gather(*self._loops, return_exceptions=True)
-        for server in self._servers:
-            await server.stop(0)
-        for front in self._fronts:
-            front.close()
-        await self.network.stop_all()
+        for position in list(self._running):
+            await self.kill(position)
 
     def drive(self, number: int, *, allow_direct: bool = True) -> None:
         """Let a device of `keys init` run: it joins what is offered and reads the files of its signals."""
@@ -242,8 +273,9 @@ class Town:
                 if wakes <= self.clock.now():
                     event.set()
         self.clock.advance(max(0.0, moment - self.clock.now()))
-        for directory in self._directories:
-            await directory.poll()
+        for running in self._running.values():
+            await running.directory.poll()
+            await running.sealing_keys.look()
         await self.network.look_after_all()
 
     async def _settle(self) -> None:

@@ -80,7 +80,8 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     `periods` are the units that a period of a ledger touches if such questions follow one another
     (`noise_for_promise`), by the unit of the coin; without it each row's noise is that of one question alone. With
     `one_in` above 1 responses are also asked of each device in one window of so many, with all of epsilon there.
-    With `total` direct answers open the total of all cells too, which costs a cell nothing.
+    With `total` direct answers and those under a coin a window open the total of all cells too, which costs a cell next
+    to nothing (`Spread.with_total_for`).
     A way that cannot keep the promise with noise of an allowed size is left out; with several levels (`spread`) so are
     responses, and with levels of unequal noise samples too.
 
@@ -94,7 +95,8 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
         try:
             held = None if periods is None else periods[unit or "window"]
             shape = shapes[unit or "window"]
-            opened = parts.with_total_for(answer, law) if total and unit is None else parts
+            largest = max((*shape.units, *(size for units in held or () for size in units)))
+            opened = parts.with_total_for(answer, law, largest) if total else parts
             noise = noise_for_promise(answer, shape, epsilon, delta, law, periods=held, spread=opened)
         except InfeasibleTargetError:
             continue

@@ -14,14 +14,9 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.moves import moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise
-from fleetcount_mechanisms.renyi import (
-    amplified,
-    order_epsilon,
-    panel_gaussian_divergence,
-    total_divergences,
-    zcdp_epsilon,
-)
+from fleetcount_mechanisms.renyi import amplified, order_epsilon, zcdp_epsilon
 from fleetcount_mechanisms.responses import RandomizedResponse
+from fleetcount_mechanisms.sampled_gaussian import panel_gaussian_divergence, total_divergences
 
 STATED_DELTA: Final = Fraction(1, 10**9)
 """The delta at which a single release's epsilon is stated."""

@@ -14,7 +14,6 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.renyi import (
     bounded_divergence,
-    panel_gaussian_divergence,
     panel_geometric_divergence,
     panel_pure_epsilon,
     pure_divergence,
@@ -22,6 +21,7 @@ from fleetcount_mechanisms.renyi import (
     zcdp_epsilon,
 )
 from fleetcount_mechanisms.responses import KaryResponse
+from fleetcount_mechanisms.sampled_gaussian import panel_gaussian_divergence
 from fleetcount_mechanisms.sampling import SamplingDie
 
 DELTA = Fraction(1, 10**9)

@@ -15,6 +15,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.site.conftest import Visit
 from tests.site.publish.conftest import COLUMNS, RELEASED, ROWS
+from tests.support.published import change_script, packed_json
 
 pytestmark = [pytest.mark.nightly, pytest.mark.processes]
 """A browser each: what every run asks of one is in tests/site/test_walk.py."""
@@ -79,7 +80,7 @@ def test_the_slider_the_line_and_the_table_show_one_window(browser: Browser, sit
 
     window = RELEASED[-3]
     expect(page.locator("#when")).to_contain_text(f"window {window},")
-    cells = json.loads((site / f"map/records/{window:05d}.json").read_text())["cells"]
+    cells = packed_json(site / f"map/records/{window:05d}.json.gz")["cells"]
     rows = page.locator("#table tbody tr").all_inner_texts()
     assert len(rows) == COLUMNS * ROWS
     for row, cell in zip(rows, cells, strict=True):
@@ -140,7 +141,7 @@ def test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard(brow
 
 def test_all_cells_together_are_shown_by_the_signed_total(browser: Browser, site: Path, tmp_path: Path) -> None:
     visit = opened(browser, site / "summed/index.html")
-    total = json.loads((site / "summed/records/00001.json").read_text())["cells"][-1]
+    total = packed_json(site / "summed/records/00001.json.gz")["cells"][-1]
 
     said, verdict = quiet(visit).inner_text("#together"), visit.page.inner_text("#verdict")
 
@@ -154,7 +155,7 @@ def test_all_cells_together_are_shown_by_the_signed_total(browser: Browser, site
     assert f": {total['low']} to {total['high']} (estimate {total['estimate']})" in visit.page.inner_text("#region-now")
     visit.page.click("#region-sum")
     expect(visit.page.locator("#region-all")).to_contain_text(" to ")
-    raws = [json.loads((site / f"summed/records/0000{index}.json").read_text())["cells"][-1]["raw"] for index in (0, 1)]
+    raws = [packed_json(site / f"summed/records/0000{index}.json.gz")["cells"][-1]["raw"] for index in (0, 1)]
     assert f"(estimate {sum(raws):,})" in visit.page.inner_text("#region-all")
     visit.close()
     copy = tmp_path / "site"
@@ -182,7 +183,7 @@ def test_a_release_page_is_made_from_the_signed_bytes(browser: Browser, site: Pa
     visit = Visit(browser, (site / "map/release.html").as_uri() + "#3")
     visit.page.wait_for_selector(READY)
     page = quiet(visit)
-    record = json.loads((site / "map/records/00003.json").read_text())
+    record = packed_json(site / "map/records/00003.json.gz")
 
     assert page.inner_text("#verdict") == PINNED
     assert record["privacy_statement"][0]["sentence"] in (page.text_content("#statement") or "")
@@ -200,9 +201,7 @@ def test_a_damaged_record_or_number_is_not_believed(browser: Browser, site: Path
     copy = tmp_path / "site"
     shutil.copytree(site, copy)
     place = copy / f"map/records/{RELEASED[-1]:05d}.js"
-    text = place.read_text()
-    at = text.index('["') + 400
-    place.write_text(text[:at] + ("A" if text[at] != "A" else "B") + text[at + 1 :])
+    change_script(place, lambda text: text[:400] + ("A" if text[400] != "A" else "B") + text[401:])
 
     visit = Visit(browser, (copy / f"map/{'index' if name == 'question' else name}.html").as_uri())
     visit.page.wait_for_selector("#verdict.bad")
@@ -217,10 +216,7 @@ def test_numbers_that_are_not_the_signed_ones_are_called_so(browser: Browser, si
     copy = tmp_path / "site"
     shutil.copytree(site, copy)
     place = copy / "map/data/numbers-0.js"
-    text = place.read_text()
-    place.write_text(re.sub(r'"raw":\[(-?\d+)', lambda found: f'"raw":[{int(found[1]) + 1}', text))
-    script = place.read_text()
-    assert script != text
+    change_script(place, lambda text: re.sub(r'"raw":\[(-?\d+)', lambda found: f'"raw":[{int(found[1]) + 1}', text))
 
     visit = Visit(browser, (copy / "map/index.html").as_uri())
     visit.page.wait_for_selector("#verdict.bad, #verdict.good")
@@ -240,11 +236,8 @@ def test_a_line_that_is_not_the_signed_one_is_called_so(browser: Browser, site: 
     copy = tmp_path / "site"
     shutil.copytree(site, copy)
     place = copy / "map/data/line-0.js"
-    text = place.read_text()
-    place.write_text(
-        re.sub(r'"raw":\[([^]]+)', lambda found: f'"raw":{[int(one) + 1 for one in found[1].split(",")]}'[:-1], text)
-    )
-    assert place.read_text() != text
+    more = lambda found: f'"raw":{[int(one) + 1 for one in found[1].split(",")]}'[:-1]  # noqa: E731
+    change_script(place, lambda text: re.sub(r'"raw":\[([^]]+)', more, text))
 
     visit = opened(browser, copy / "map/index.html")
     visit.page.fill("#cells", "1-3")

@@ -258,7 +258,7 @@ def coordinator_work(config: AggregatorConfig, core: Core) -> Work:
     """Return what goes on in one process of an aggregator alone."""
     context, host = core.context, core.context.host
     directory = QuestionDirectory(context, config.aggregator.question_directory)
-    sealing_keys = SealingKeys(host, _rotation(config))
+    sealing_keys = SealingKeys(host, rotation_of(config))
     timekeeping = Timekeeping(host, context.store, context.peers)
     return {
         "question-directory": lambda: every(1.0, directory.poll, host),
@@ -274,7 +274,8 @@ def coordinator_work(config: AggregatorConfig, core: Core) -> Work:
     }
 
 
-def _rotation(config: AggregatorConfig) -> Rotation | None:
+def rotation_of(config: AggregatorConfig) -> Rotation | None:
+    """Return the schedule of the sealing keys, None where the operator changes them."""
     keys = config.keys
     return None if keys.rotate_s is None else Rotation(every_s=keys.rotate_s, overlap_s=keys.overlap_s)
 

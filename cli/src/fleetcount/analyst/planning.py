@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.reading import read
-from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, answer_named, answer_names, kind_of
+from fleetcount_mechanisms.answers import AnswerLaw, answer_named, answer_names
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Outputs, Spread
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
@@ -64,7 +64,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     geometric or gaussian; `sampling_rate` below 1/2, by default by the number of values; `zooms` of a square grid, how
     many or the sides of their squares, with the `shares` of the budget that they have; with `in_order` the values are
     bins, and a zoom has so many of them together; `total` false leaves out the total that direct answers have for
-    nothing.
+    nothing and samples under Gaussian noise for next to nothing.
 
     Raises:
         UsageError, MechanismError: a value outside its range, named with the range.
@@ -217,8 +217,7 @@ def asked_zooms(
 def opened_levels(answer: AnswerLaw, law: type[NoiseLaw], zooms: Spread | None, *, total: bool) -> Spread:
     """Return the levels that a release opens: the cells, the zooms asked for, and a total where it costs nothing."""
     cells = Spread(levels=Levels(answer.values)) if zooms is None else zooms
-    direct = kind_of(answer).form is AnswerForm.TRUTH
-    return cells.with_total_for(answer, law) if total and direct else cells
+    return cells.with_total_for(answer, law) if total else cells
 
 
 def noise_law(mechanism: str, noise: str) -> type[PlannedNoise]:

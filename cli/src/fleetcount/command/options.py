@@ -7,6 +7,7 @@ import secrets
 import shutil
 import stat
 import tempfile
+import zlib
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -219,6 +220,8 @@ SEED: Final = Count(0, 2**64 - 1)
 # Refuses by name anything but a regular readable file; writes through a temporary name and a rename.
 
 MAX_TEXT_BYTES: Final = 64 * 2**20
+_GZIP: Final = 16 + zlib.MAX_WBITS
+"""zlib's word for a gzip file."""
 
 
 def read_bytes(path: Path, *, largest: int = MAX_TEXT_BYTES) -> bytes:
@@ -248,16 +251,35 @@ def read_bytes(path: Path, *, largest: int = MAX_TEXT_BYTES) -> bytes:
 def read_text(path: Path, *, largest: int = MAX_TEXT_BYTES) -> str:
     """Return a regular file's content as UTF-8 text without NUL and without the byte-order mark that it may begin with.
 
+    A file whose name ends in .gz is unpacked (RFC 1952), to `largest` bytes at most.
+
     Raises:
-        UsageError: as `read_bytes`, or not UTF-8, or with a NUL inside.
+        UsageError: as `read_bytes`, or not packed whole, or not UTF-8, or with a NUL inside.
     """
+    content = read_bytes(path, largest=largest)
+    if path.suffix == ".gz":
+        content = _unpacked(path, content, largest)
     try:
-        text = read_bytes(path, largest=largest).decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise UsageError(f"{_shown_path(path)} is not UTF-8 text (byte {error.start})") from error
     if "\0" in text:
         raise UsageError(f"{_shown_path(path)} holds a NUL character at position {text.index(chr(0))}")
     return text
+
+
+def _unpacked(path: Path, content: bytes, largest: int) -> bytes:
+    """Return what a gzip file of one member holds, without unpacking more than `largest` bytes and one."""
+    unpacking = zlib.decompressobj(wbits=_GZIP)
+    try:
+        whole = unpacking.decompress(content, largest + 1)
+    except zlib.error as error:
+        raise UsageError(f"{_shown_path(path)} is no gzip file: {error}") from error
+    if len(whole) > largest:
+        raise UsageError(f"{_shown_path(path)} holds more than {largest} bytes; it must hold at most so many")
+    if not unpacking.eof or unpacking.unused_data:
+        raise UsageError(f"{_shown_path(path)} is no gzip file: its end is missing, or something stands behind it")
+    return whole
 
 
 def write_file(path: Path, content: bytes, *, mode: int = 0o644, overwrite: bool = True) -> None:

@@ -91,11 +91,11 @@ class ReleaseTable:
 
     `followed`, by default true except for a drill-down: the noise is strong enough for such questions one after the
     other in every period of a device with default limits; false is for the question alone. `total` opens the total of
-    all cells with noise of its own, by default wherever that costs a cell nothing: direct answers to 2 values or more
-    with two-sided noise. Answers of a coin a window to 5 or more (9 below a rate of 1/5) with Gaussian noise and no
-    zooms have one if it is asked for. `zooms` has how many times the side of a cell the squares of each zoom have, or
-    how many bins are together, the cells first; a whole number stands for as many, each twice the one before. `shares`
-    has the part of the budget of each zoom, equal ones without it.
+    all cells with noise of its own, by default wherever that costs a cell next to nothing: direct answers to 2
+    values or more with two-sided noise, those of a coin a window to 5 or more (9 below a rate of 1/5) with Gaussian
+    noise and no zooms. `zooms` has how many times the side of a cell the squares of each zoom have, or how many bins
+    are together, the cells first; a whole number stands for as many, each twice the one before. `shares` has the part
+    of the budget of each zoom, equal ones without it.
     """
 
     kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)
@@ -218,8 +218,7 @@ def _with_total(
     why = next((reason for reason, holds in against.items() if holds), None)
     if asked.total and why is not None:
         raise table.wrong("total", _NO_TOTAL[why])
-    # A statement of sampled answers with a total takes most of a second: it is there for who asks for it.
-    return why is None and not sampled if asked.total is None else asked.total
+    return why is None if asked.total is None else asked.total
 
 
 def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable) -> Spread:

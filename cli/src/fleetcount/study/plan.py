@@ -81,7 +81,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--zooms", type=Several(Count(1, 128)), help="Count a grid of V squares at so many zooms, or sides: 1,8.")
 @click.option("--in-order", is_flag=True, help="With --zooms: the values are bins; zooms have 2, 4, ... together.")
 @click.option("--shares", type=Several(SHARE), help="With --zooms: their parts of the budget, like 0.83,0.17.")
-@click.option("--no-total", is_flag=True, help="Open no total of all cells, which direct answers have for nothing.")
+@click.option("--no-total", is_flag=True, help="Open no total of all cells, which costs a cell little or nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
 @click.option("--output", metavar="DIR", type=_FILE, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
@@ -121,7 +121,8 @@ def plan(  # one parameter an option, passed by name
     neighbours together are released beside them.
 
     Direct answers to two values or more have the total of all cells beside them, with noise of its own that costs a
-    cell nothing; that a device is there at all is then protected like its value, no better. --no-total leaves it out.
+    cell nothing, and sampled ones under Gaussian noise and a coin a window have one that costs little; that a device
+    is there at all is then protected like its value, no better. --no-total leaves it out.
 
     With --levels the windows are walks of a drill-down, a window a level, and --values bounds the candidates of a step:
     the threshold that empty cells rarely pass, and the smallest place that a walk then finds.

@@ -37,14 +37,13 @@ from fleetcount_mechanisms.renyi import (
     entry_price,
     gaussian_divergence,
     order_epsilon,
-    panel_added,
-    panel_gaussian_divergence,
     panel_geometric_divergence,
     panel_pure_epsilon,
     pure_divergence,
 )
 from fleetcount_mechanisms.response_laws import two_coin_sd
 from fleetcount_mechanisms.responses import TwoCoin
+from fleetcount_mechanisms.sampled_gaussian import panel_added, panel_gaussian_divergence
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.sparse_vector import Mark, SanitizedSparseVector
 

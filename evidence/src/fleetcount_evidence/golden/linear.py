@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 from fleetcount_mechanisms.linear import gaussian_price, group_price, least_squares_variance
-from fleetcount_mechanisms.renyi import total_divergences
+from fleetcount_mechanisms.sampled_gaussian import total_divergences
 
 from fleetcount_evidence.golden.rows import MalformedGoldenError, shown
 

@@ -34,12 +34,8 @@ from fleetcount_mechanisms.levels import Move
 from fleetcount_mechanisms.moves import move_divergence, moves_divergence, moves_loss
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import fraction_up, near_exp, near_log
-from fleetcount_mechanisms.renyi import (
-    amplified,
-    best_order,
-    panel_pure_epsilon,
-    sum_law_factor,
-)
+from fleetcount_mechanisms.renyi import amplified, best_order, panel_pure_epsilon
+from fleetcount_mechanisms.sampled_gaussian import sum_law_factor
 
 _NOTHING: Final = Fraction(0)
 _TERM_GRID: Final = 10**60

@@ -49,6 +49,7 @@ from fleetcount_simulator.network.windows import (
     RELEASE_S,
     Enrolment,
     Windows,
+    lead_s,
     load_before,
     windows_for,
     with_records,
@@ -58,12 +59,6 @@ _LONGEST_CALL_S: Final = 20.0
 _EXPIRY_S: Final = 86_400
 _EVERY_S: Final = 60
 """Of a question of one window: as soon as it is there the aggregators make the window."""
-_OFFER_S: Final = 3.0
-_MOST_PATIENCE: Final = 4.0
-"""Seconds from signing a question to the offer of all aggregators on an idle machine, and the factor on a busy one."""
-_JOIN_S: Final = 0.015
-_RESERVE_S: Final = 0.0005
-"""Seconds for a device to join a question, and to reserve a window in its ledger: three times those measured."""
 _RECORD_S: Final = 8
 """Seconds between two steps of a walk: the second opens after the record of the first is published."""
 _PAUSED: Final = "paused"
@@ -228,17 +223,12 @@ async def _start_and_enrol(
     windows = asked.shape(windows_for(enrolment, rounds, count, speed), start_s)
     if plan.walk is not None:
         windows = with_records(windows, devices)
-    windows = windows.opened_after(_lead_s(plan, load) + (0 if times == 1 else windows.round_one_s))
+    windows = windows.opened_after(
+        lead_s(devices, times, len(asked.transports), load) + (0 if times == 1 else windows.round_one_s)
+    )
     if asked.expected is not None:
         asked.expected(windows.lead_s + times * (windows.asking_s - windows.lead_s), times * windows.checking_s)
     return watch, windows, time.perf_counter() - started
-
-
-def _lead_s(plan: FleetPlan, load: float) -> float:
-    """Return the seconds from signing a question until all devices take part in it."""
-    windows, devices = plan.truths.shape
-    joining_s: float = (_JOIN_S + _RESERVE_S * windows) * devices
-    return _OFFER_S * min(max(1.0, load), _MOST_PATIENCE) + joining_s
 
 
 async def _ready(parties: Parties, fleets: Sequence[Child], progress: ProgressCallback) -> float:

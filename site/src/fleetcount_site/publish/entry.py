@@ -5,6 +5,7 @@ It reads no record and verifies nothing: the caller has done both. Every number 
 
 import base64
 import json
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -155,17 +156,27 @@ def _numbers(table: QuestionTable, name: str, part: tuple[slice, slice], *, turn
     value: dict[str, Any] = {"rows": (rows.T if turned else rows).tolist()}
     for column, found in zip(columns, values, strict=True):
         value[column] = found.tolist() if column == "estimate" else [int(one) for one in found]
-    return name, _script(name, value)
+    return name, _packed_script(name, value)
 
 
 def record_script(index: int, record: bytes, signatures: Sequence[bytes]) -> str:
     """Return the script with a window's canonical record and its signatures, in the window's order."""
     signed = [base64.b64encode(one).decode() for one in signatures]
-    return _script(f"record-{index}", [base64.b64encode(record).decode(), signed])
+    return _packed_script(f"record-{index}", [base64.b64encode(record).decode(), signed])
 
 
 def _script(name: str, value: object) -> str:
-    return f"fleetcount.give({json.dumps(name)}, {json.dumps(value, separators=(',', ':'))});\n"
+    return f"fleetcount.give({json.dumps(name)}, {_json(value)});\n"
+
+
+def _packed_script(name: str, value: object) -> str:
+    """Return the script of many numbers: their JSON in zlib's format (RFC 1950), in base64, which pages unpack."""
+    packed = base64.b64encode(zlib.compress(_json(value).encode())).decode()
+    return f"fleetcount.give({json.dumps(name)}, {json.dumps(packed)});\n"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _chunks(table: QuestionTable) -> list[tuple[int, int]]:

@@ -5,16 +5,23 @@
   const given = new Map(),
     waiting = new Map();
 
-  /** Take a value from a script beside the page. */
+  /** Take a value from a script beside the page: itself, or a text that holds its JSON packed, in base64. */
   function give(name, value) {
-    given.set(name, value);
-    for (const done of waiting.get(name) || []) done(value);
+    const whole = typeof value === "string" ? unpacked(value) : Promise.resolve(value);
+    given.set(name, whole);
+    for (const done of waiting.get(name) || []) done(whole);
     waiting.delete(name);
+  }
+
+  /** Return the value whose JSON was packed in zlib's format. */
+  function unpacked(text) {
+    const unpacking = new DecompressionStream("deflate");
+    return new Response(new Blob([fleetcount.fromBase64(text)]).stream().pipeThrough(unpacking)).json();
   }
 
   /** Return the value that a script hands over as `name`; the script is loaded once. */
   function load(name, address) {
-    if (given.has(name)) return Promise.resolve(given.get(name));
+    if (given.has(name)) return given.get(name);
     return new Promise((done, failed) => {
       const known = waiting.has(name);
       waiting.set(name, [...(waiting.get(name) || []), done]);

@@ -160,7 +160,7 @@
     const level = showFacts(record, index);
     showCells(record, level);
     showMap(record);
-    at("file").href = "records/" + fleetcount.padded(index) + ".json";
+    at("file").href = "records/" + fleetcount.padded(index) + ".json.gz";
     at("digest").textContent = fleetcount.hex(await fleetcount.sha256(bytes));
     for (const [id, other] of [
       ["before", place - 1],
