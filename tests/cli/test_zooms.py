@@ -205,13 +205,51 @@ def test_a_plan_says_what_shares_give_and_a_question_asks_for_the_same(fleetcoun
     assert Fraction(row["noise_variance"]) == question.release.noise_variance
 
 
+BINS = SPEC.replace(
+    'kind = "grid"\nx0 = 0\ny0 = 0\nsize = 250\ncolumns = 8\nrows = 9',
+    f'kind = "bins"\nedges = {list(range(0, 325, 5))}\nunit = "km/h"',
+).replace("Vehicle.CurrentLocation", "Vehicle.Speed")
+"""64 bins of 5 km/h."""
+
+
+def test_bins_have_zooms_of_neighbours_together(fleetcount: Callable, deployed: Path) -> None:
+    ran = created(fleetcount, deployed, BINS.replace("[release]", '[release]\nzooms = 2\nshares = ["0.6", "0.4"]'))
+    assert ran.code == 0, ran.err
+    said = " ".join(ran.out.split())
+    question = read_question(deployed / "q.question").question
+
+    assert question.design.levels.sizes == (64, 32, 1)
+    assert "counted at 2 zooms in one report" in said
+    assert "(2 bins together sd " in said
+    assert "square" not in said
+
+    asked = ("plan", "--devices", "20000", "--values", "64", "--epsilon", "10", "--zooms", "1,2", "--in-order")
+    shares = ("--shares", "0.6,0.4")
+    listed = json.loads(fleetcount(*asked, *shares, "--windows", "720", "--json").out)
+    row = next(one for one in listed if one["way"] == "direct, Gaussian")
+    assert Fraction(row["noise_variance"]) == question.release.noise_variance
+    alone = fleetcount(*asked, *shares, "--mechanism", "direct", "--noise", "gaussian").out
+    rows = [line.split(":")[1].split(",")[0] for line in alone.splitlines() if " together, 32 of them" in line]
+    cells = [line.split(":")[1].split(",")[0] for line in alone.splitlines() if "single values, 64 of them" in line]
+    assert float(rows[0]) == pytest.approx(float(cells[0]) * 1.5**0.5, abs=0.1)
+
+
+def test_zooms_that_bins_do_not_have_are_refused_by_key(fleetcount: Callable, deployed: Path) -> None:
+    for zooms in ("7", "[1, 64]", "[1, 3]"):
+        ran = created(fleetcount, deployed, BINS.replace("[release]", f"[release]\nzooms = {zooms}"))
+        assert ran.code == 2
+        assert "release.zooms" in ran.error_line
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("--shares", "0.5,0.5"), "shares are given, allowed with zooms"),
+        (("--in-order",), "the values are said to be in order, allowed with zooms"),
+        (("--in-order", "--zooms", "1,3"), "sides are (1, 3), allowed: growing powers of two"),
         (("--zooms", "2", "--shares", "0.5,0.4"), "shares are 1/2, 2/5, allowed: one above 0 for each of 2 zooms"),
         (("--zooms", "1,3"), "sides are (1, 3), allowed: growing powers of two"),
-        (("--zooms", "7"), "zooms is 7, allowed: 2 to 6"),
+        (("--zooms", "9"), "zooms is 9, allowed: 2 to 8"),
         (("--zooms", "1,x"), "x"),
     ],
 )
@@ -322,7 +360,7 @@ def test_consistent_counts_stand_beside_the_raw_numbers_and_add_up(export: Calla
     assert len(rows) == 10
     assert counts[8] == pytest.approx(sum(counts[place] for place in (0, 1, 4, 5)), abs=0.3)
     assert rows[9].endswith(f"; raw {raw(1, 10):,}")
-    assert rows[8].startswith("window 1, zoom 1, square 0,0/2: ")
+    assert rows[8].startswith("window 1, zoom 1, cell 0,0/2: ")
 
 
 def test_a_zoom_that_a_question_does_not_have_is_refused(export: Callable) -> None:

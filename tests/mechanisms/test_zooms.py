@@ -34,6 +34,8 @@ ZOOMS = grid(4, 2, 2)
 DEEP = grid(8, 4, 3)
 SKIPPING = Levels(128, (16, 8), (1, 8))
 """Squares, and of eight times the side: what is between them is not opened."""
+LINE = grid(16, 1, 4)
+"""Sixteen values in order, and 2, 4 and 8 of them together."""
 RATE = Fraction(1, 4)
 
 
@@ -65,7 +67,17 @@ def test_sums_of_larger_squares_are_those_of_the_squares_inside_them() -> None:
     assert ZOOMS.all_sums(devices) == [*devices, 1 + 2 + 10 + 20, 3 + 4 + 30 + 40]
 
 
-@pytest.mark.parametrize("zooms", [ZOOMS, DEEP, grid(2, 4, 2), grid(6, 10, 2), grid(16, 16, 4), SKIPPING], ids=str)
+@pytest.mark.parametrize("shape", [(8, 1), (1, 8)], ids=["row", "column"])
+def test_values_in_order_are_summed_with_their_neighbours(shape: tuple[int, int]) -> None:
+    devices = [1, 2, 3, 4, 10, 20, 30, 40]
+
+    assert Levels(8, shape, (1, 2, 4), total=True).all_sums(devices) == [*devices, 3, 7, 30, 70, 10, 100, 110]
+    assert Levels(8, shape, (1, 4)).all_sums(devices) == [*devices, 10, 100]
+
+
+@pytest.mark.parametrize(
+    "zooms", [ZOOMS, DEEP, grid(2, 4, 2), grid(6, 10, 2), grid(16, 16, 4), SKIPPING, LINE, grid(1, 12, 2)], ids=str
+)
 def test_a_device_counts_once_in_every_zoom_and_where_geometry_says(zooms: Levels) -> None:
     starts = list(itertools.accumulate(zooms.sizes, initial=0))
 
@@ -82,11 +94,27 @@ def test_a_device_counts_once_in_every_zoom_and_where_geometry_says(zooms: Level
 
 @pytest.mark.parametrize(
     ("columns", "rows", "most"),
-    [(1, 1, 1), (2, 2, 1), (2, 4, 2), (4, 4, 2), (16, 16, 8), (64, 32, 32), (12, 20, 4), (3, 4, 1), (4094, 1, 1)],
+    [
+        (1, 1, 1),
+        (2, 2, 1),
+        (2, 4, 2),
+        (4, 4, 2),
+        (16, 16, 8),
+        (64, 32, 32),
+        (12, 20, 4),
+        (2, 16, 2),
+        (4094, 1, 2),
+        (1, 256, 128),
+        (12, 1, 4),
+        (2, 1, 1),
+        (3, 4, 1),
+    ],
 )
-def test_sides_are_halved_as_often_as_two_squares_are_left(columns: int, rows: int, most: int) -> None:
+def test_sides_are_halved_as_often_as_two_cells_are_left(columns: int, rows: int, most: int) -> None:
+    larger = "{} values together" if 1 in (columns, rows) else "squares of {} times the side"
+
     assert largest_side(columns, rows) == most
-    with pytest.raises(MechanismError, match=rf"squares of {2 * most} times the side .* allowed: {most} at most"):
+    with pytest.raises(MechanismError, match=rf"{larger.format(2 * most)} .* allowed: {most} at most"):
         Levels(columns * rows, (columns, rows), (1, 2 * most))
 
 
@@ -94,7 +122,7 @@ def test_what_has_no_zooms_is_refused_by_name() -> None:
     noise = TwoSidedNoise(Fraction(1))
     with pytest.raises(MechanismError, match=r"sides are \(2, 4\), allowed: growing powers of two"):
         Levels(16, (4, 4), (2, 4))
-    with pytest.raises(MechanismError, match=r"sides are \(1, 2\) of values that are no grid"):
+    with pytest.raises(MechanismError, match=r"sides are \(1, 2\) of values that are neither a grid nor a line"):
         Levels(16, None, (1, 2))
     with pytest.raises(MechanismError, match="values is 4, allowed: the 8 cells of the levels"):
         zoomed(Truth(4), noise, ZOOMS)

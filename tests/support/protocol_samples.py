@@ -189,6 +189,11 @@ def every_window() -> dict[str, Window]:
         "direct_total": one_round_window(Mode.DIRECT, domain=colours, release=with_total(gaussian)),
         "sampling_total": sampling_window(release=with_total(gaussian, 4)),
         "zooms_and_total": one_round_window(Mode.DIRECT, domain=grid, release=with_total(at_zooms(gaussian, 2))),
+        "bins_zooms": one_round_window(
+            Mode.DIRECT,
+            domain=Bins(edges=tuple(map(Fraction, range(0, 80, 10))), open_above=True, unit="km/h"),
+            release=with_total(at_zooms(gaussian, 3)),
+        ),
         "one_sided_zooms": one_round_window(
             Mode.DIRECT,
             domain=replace(grid, columns=2, rows=4),

@@ -1,13 +1,14 @@
 """What is opened: levels, each a division of the values 1..V into cells, and the noise of each level.
 
 The only place that defines which cell lies in which, how many numbers there are and their order: the cells themselves,
-then larger squares of a grid, last the total. It must not know a share or a place on earth.
+then larger squares of a grid or neighbours of a line, last the total. It must not know a share or a place on earth.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby, pairwise
+from math import prod
 
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
@@ -17,13 +18,14 @@ from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, 
 class Levels:
     """The levels of V `values`: the cells, on a `grid` of (columns, rows) larger squares, and with `total` their sum.
 
-    `sides` says how many times the side of a cell each level's squares have, the cells being 1: powers of two that
-    grow. A square of one level holds whole squares of the level before, and the coarsest zoom has two squares or more:
-    so a device that moves between any two values moves at most two numbers of every level, and one that moves far
-    enough moves two of all but the total. Cell i of a level (from 0, row by row) is in column i % columns.
+    Values in order are a grid of one row or column, a line, whose larger cells are neighbours together. `sides` says
+    how many times the side of a cell each level's squares have, on a line how many values are together, the cells being
+    1: powers of two that grow. A cell of one level holds whole cells of the level before, and the coarsest zoom has two
+    cells or more: so a device that moves between any two values moves at most two numbers of every level, and one that
+    moves far enough moves two of all but the total. Cell i of a level (from 0, row by row) is in column i % columns.
 
     Raises:
-        MechanismError: sides that are no growing powers of two from 1 on, squares that do not fill the grid or are
+        MechanismError: sides that are no growing powers of two from 1 on, larger cells that do not fill the grid or are
             fewer than two, or a total of a single value.
     """
 
@@ -42,22 +44,34 @@ class Levels:
             raise MechanismError(f"sides are {self.sides}, allowed: growing powers of two, the first of them 1")
         if self.grid is None:
             if len(self.sides) > 1:
-                raise MechanismError(f"sides are {self.sides} of values that are no grid, allowed: 1")
+                raise MechanismError(f"sides are {self.sides} of values that are neither a grid nor a line, allowed: 1")
             return
         columns, rows = self.grid
         if columns * rows != self.values:
             raise MechanismError(f"values is {self.values}, allowed: the {columns * rows} squares of the levels' grid")
         if self.sides[-1] > (most := largest_side(columns, rows)):
+            of = f"{self.values} values in order" if self.line else f"a grid of {columns} by {rows} squares"
             raise MechanismError(
-                f"squares of {self.sides[-1]} times the side are asked of a grid of {columns} by {rows} squares,"
-                f" allowed: {most} at most; both sides are halved for each doubling, and two squares are left"
+                f"{self.larger(self.sides[-1])} are asked of {of}, allowed: {most} at most; each doubling halves"
+                f" {'their number' if self.line else 'both sides'}, and two cells are left"
             )
+
+    @property
+    def line(self) -> bool:
+        """Whether the values are in order, so that larger cells are neighbours together."""
+        return self.grid is not None and 1 in self.grid
+
+    def larger(self, side: int) -> str:
+        """Return what a cell of a zoom is, for people: "squares of 8 times the side" or "8 values together"."""
+        if not self.line:
+            return f"squares of {side} times the side"
+        return f"{side} values together" if side > 1 else "single values"
 
     @property
     def grids(self) -> tuple[tuple[int, int], ...]:
         """(Columns, rows) of every zoom, finest first; of values that are no grid (V, 1)."""
         columns, rows = self.grid or (self.values, 1)
-        return tuple((columns // side, rows // side) for side in self.sides)
+        return tuple((max(1, columns // side), max(1, rows // side)) for side in self.sides)
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -85,9 +99,9 @@ class Levels:
         """Return for every cell of a level the cell of the next coarser one that holds it, both from 0."""
         if level + 1 == len(self.sides):
             return (0,) * self.sizes[level]
-        columns, rows = self.grids[level]
+        (columns, rows), (width, _) = self.grids[level : level + 2]
         by = self.sides[level + 1] // self.sides[level]
-        return tuple(row // by * (columns // by) + column // by for row in range(rows) for column in range(columns))
+        return tuple(row // by * width + column // by for row in range(rows) for column in range(columns))
 
     def all_sums(self, cells: Sequence[int]) -> list[int]:
         """Return the numbers of every level from those of the cells: what is noised and opened.
@@ -117,14 +131,17 @@ class Levels:
 def largest_side(columns: int, rows: int) -> int:
     """Return the largest side of the squares of a grid, in cells: it divides both of its sides and leaves two squares.
 
+    On a line, a grid of one row or column, the side divides the other one alone.
+
     Raises:
         MechanismError: no column or no row.
     """
     require_at_least("columns", columns, 1)
     require_at_least("rows", rows, 1)
-    side = 1
-    while columns % 2 == rows % 2 == 0 and columns * rows > 4:
-        columns, rows, side = columns // 2, rows // 2, side * 2
+    halved, side = [one for one in (columns, rows) if one > 1], 1
+    # What is left after a halving has two cells at least.
+    while prod(halved) > 1 << len(halved) and all(one % 2 == 0 for one in halved):
+        halved, side = [one // 2 for one in halved], side * 2
     return side
 
 

@@ -27,8 +27,8 @@ MAX_UNIX_TIME: Final = 253_402_300_799
 MAX_WINDOW_S: Final = 31 * DAY_S
 MAX_WINDOW_LIFETIME_S: Final = 100 * DAY_S
 MAX_WINDOW_BYTES: Final = MIB
-MAX_ZOOMS: Final = 6
-"""Squares of once to 32 times the side: from 64 by 32, the largest such grid, to 2 by 1."""
+MAX_ZOOMS: Final = 8
+"""Bins one by one to 128 together; of squares 6, from 64 by 32, the largest such grid, to 2 by 1."""
 VERIFY_KEY_BYTES: Final = 32
 ED25519_SIGNATURE_BYTES: Final = 64
 """RFC 8032, section 5.1.6: of windows, question, key lists, orders and records."""

@@ -5,14 +5,13 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from fleetcount_analysis.answers.half_widths import combined, half_width
 from fleetcount_analysis.answers.hierarchy import (
     Join,
     Pyramid,
-    combined,
     consistent,
     consistent_variances,
     even_variances,
-    half_width,
     levels_of_grid,
 )
 from fleetcount_analysis.channels import noise_sum

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fleetcount_mechanisms.noise import GaussianNoise
@@ -311,7 +311,7 @@ def at(*sides: int | None, noise: Fraction = Fraction(1)) -> tuple[CoarserLevel,
         ("direct_zooms", {"coarser": at(4, 2)}, r"sides are \(1, 4, 2\), allowed: growing powers of two"),
         ("direct_zooms", {"coarser": at(3)}, r"sides are \(1, 3\), allowed: growing powers of two"),
         ("direct_zooms", {"coarser": at(0)}, r"sides are \(1, 0\), allowed: growing powers of two"),
-        ("direct_zooms", {"coarser": at(True)}, "squares of True times the side are asked, allowed: a whole number"),
+        ("direct_zooms", {"coarser": at(True)}, "a level of side 'True' is asked, allowed: a whole number"),
         ("direct_zooms", {"coarser": at(None, 2)}, "the total stands before other levels, allowed: as the last one"),
         ("direct_zooms", {"coarser": at(None, None)}, "the total stands before other levels, allowed: as the last one"),
         ("direct_zooms", {"coarser": at(2, noise=Fraction(1, 5))}, "noise variance is 1/5, allowed: 1/4"),
@@ -327,12 +327,18 @@ def at(*sides: int | None, noise: Fraction = Fraction(1)) -> tuple[CoarserLevel,
         ("direct", {"coarser": at(2)}, "zooms are asked of Categories, allowed: 1"),
         ("sampling_h3_envelope", {"coarser": at(2)}, "zooms are asked of H3Cells, allowed: 1"),
         ("sampling_places", {"coarser": at(2)}, "zooms are asked of Prefixes, allowed: 1"),
-        ("sampling_faces_bins", {"coarser": at(2)}, "zooms are asked of Bins, allowed: 1"),
+        ("sampling_faces_bins", {"coarser": at(2)}, "2 values together are asked of 2 values in order, allowed: 1"),
+        ("bins_zooms", {"coarser": at(8)}, "8 values together are asked of 8 values in order, allowed: 4 at most"),
+        (
+            "bins_zooms",
+            {"kind": ReleaseKind.GEOMETRIC, "noise_epsilon": Fraction(1), "noise_variance": None},
+            "noise of 2 bins together is 662, allowed",
+        ),
         ("sampling_zooms", {"kind": ReleaseKind.EXACT, "noise_epsilon": None}, "an exact release has squares of 2"),
         ("one_sided_zooms", {"thresholds": (3,) * 8}, "release has 8 thresholds, not 10"),
     ],
 )
-def test_zooms_are_those_of_a_grid_with_noise(name: str, changes: dict[str, Any], why: str) -> None:
+def test_zooms_are_those_of_a_grid_or_of_bins_with_noise(name: str, changes: dict[str, Any], why: str) -> None:
     window = every_window()[name]
 
     with pytest.raises(QuestionError, match=why):
@@ -346,6 +352,32 @@ def test_a_randomized_answer_has_no_zooms() -> None:
     for mechanism in (KaryResponse(Fraction(1, 2), 8), MangatVector(Fraction(1, 3), 8)):
         with pytest.raises(QuestionError, match=r"levels is 2 of answers by (k-ary|mangat-vector), allowed: 1"):
             one_round_window(Mode.RESPONSE, domain=grid, mechanism=mechanism, release=release)
+
+
+def test_larger_squares_fill_a_grid_of_several_rows() -> None:
+    window = every_window()["direct_zooms"]
+
+    for columns, rows in ((32, 1), (1, 32)):
+        with pytest.raises(
+            QuestionError, match=f"zooms are asked of a grid of {columns} by {rows} squares, allowed: 1"
+        ):
+            replace(window, domain=replace(cast("SquareGrid", window.domain), columns=columns, rows=rows))
+
+
+def test_bins_together_are_named_by_their_outer_edges() -> None:
+    window = every_window()["bins_zooms"]
+
+    assert [window.label(cell) for cell in (1, 8, 9, 12, 13, 14, 15)] == [
+        "[0, 10) km/h",
+        "[70, ∞) km/h",
+        "[0, 20) km/h",
+        "[60, ∞) km/h",
+        "[0, 40) km/h",
+        "[40, ∞) km/h",
+        "total",
+    ]
+    closed = replace(cast("Bins", window.domain), edges=(*map(Fraction, range(-4, 5)),), open_above=False)
+    assert closed.coarser(4).label(2) == "[0, 4) km/h"
 
 
 def test_a_larger_square_is_named_by_its_place_and_how_many_times_the_side_it_has() -> None:

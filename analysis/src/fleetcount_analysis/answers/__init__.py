@@ -1,16 +1,18 @@
 """Answers for analysts: sums, changes and simultaneous intervals of a question's table, readable numbers, exports.
 
 `table` has the released numbers; `combinations` is for sums that were fixed before the data were seen, `chosen` for
-cells selected by their numbers; `drill_down` reads walks and predicts them; `readings`, `smoothing`, `hierarchy` and
-`levels` are readings in addition to the raw numbers; `sides`, `metering` and `disclosure` are about what is proven and
-what can be inferred; `places` and `export` write files. The modules work on plain columns, without protocol types. The
-page for analysts is docs/answers.md. A module is loaded when one of its names is first used.
+cells selected by their numbers, `averages` for values that are numbers; `drill_down` reads walks and predicts them;
+`readings`, `smoothing`, `hierarchy` and `levels` are readings in addition to the raw numbers; `sides`, `metering` and
+`disclosure` are about what is proven and what can be inferred; `places` and `export` write files. The modules work on
+plain columns, without protocol types. The page for analysts is docs/answers.md. A module is loaded when one of its
+names is first used.
 """
 
 from typing import TYPE_CHECKING
 
 __all__ = [
     "Answer",
+    "Average",
     "Chosen",
     "FoundPlace",
     "GridPlaces",
@@ -18,6 +20,7 @@ __all__ = [
     "OpenedWindow",
     "PrunedPlace",
     "Pyramid",
+    "Quantile",
     "QuestionTable",
     "RatioAnswer",
     "Region",
@@ -44,12 +47,16 @@ __all__ = [
     "least_threshold",
     "level_numbers",
     "levels_of_grid",
+    "mean",
+    "mean_of_bins",
     "meter",
     "most_told",
     "one_level",
     "pruned_places",
+    "quantile",
     "question_table",
     "readable",
+    "share",
     "sides_of_intervals",
     "smallest_found",
     "smallest_refused",
@@ -69,6 +76,7 @@ __all__ = [
 if TYPE_CHECKING:
     from fleetcount_mechanisms.answers import Side
 
+    from fleetcount_analysis.answers.averages import Average, Quantile, mean, mean_of_bins, quantile, share
     from fleetcount_analysis.answers.chosen import Chosen, all_at_once, largest, largest_changes, survivors
     from fleetcount_analysis.answers.combinations import Answer, difference, total, totals_at_once, window_totals
     from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told, smallest_refused
@@ -106,6 +114,7 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
+            "averages": "Average Quantile mean mean_of_bins quantile share",
             "chosen": "Chosen all_at_once largest largest_changes survivors",
             "combinations": "Answer difference total totals_at_once window_totals",
             "drill_down": "FoundPlace PrunedPlace WalkStep chosen_excess find_chance found_places least_threshold"

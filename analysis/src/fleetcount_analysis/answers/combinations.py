@@ -18,7 +18,7 @@ from fleetcount_mechanisms.design import Design
 from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.ends import Joined, Sums, difference_ends, estimates_of, sum_ends
-from fleetcount_analysis.answers.hierarchy import combined
+from fleetcount_analysis.answers.half_widths import combined
 from fleetcount_analysis.answers.levels import join_of, joins_total, one_level
 from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError, ShapeError

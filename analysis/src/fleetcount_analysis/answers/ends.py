@@ -12,7 +12,7 @@ It must not know a table: its arguments are sums of opened numbers. No other mod
 
   That the widest law is enough, here and in the sum before, is measured at every corner and not proven.
 * Direct with a total: a sum joined with it is a combination of noises with weights (`Joined`), and its half width is
-  that of `hierarchy.half_width`: never too narrow.
+  that of `half_widths.half_width`: never too narrow.
 * Responses: a region of r cells is one value with P' = P + (r-1) Q and Q' = r Q (places), or r N bits (vectors);
   `response_tails` inverts it. Differences of responses combine two intervals: in the same windows each with half the
   error; in different windows, which are independent, both at the level, by the root of the sum of the squared distances
@@ -33,7 +33,8 @@ from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
 
-from fleetcount_analysis.answers.hierarchy import Parts, half_width, whole_ends
+from fleetcount_analysis.answers.half_widths import Parts, half_width
+from fleetcount_analysis.answers.hierarchy import whole_ends
 from fleetcount_analysis.answers.noises import ScaledNoise, noise_total
 from fleetcount_analysis.answers.tails import SumLaw, first_true, tail_of
 from fleetcount_analysis.channels import LARGEST_COUNT, AnySum

@@ -19,20 +19,17 @@ The loss: a moved device changes two cells of each level, so rho = sum over leve
 pure loss is 2 sum e1_l (geometric). L levels of variance s have the rho of one level of variance s/L.
 """
 
-import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final
 
 import numpy as np
-import scipy
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import NoiseLaw
 from numpy.typing import ArrayLike, NDArray
 
+from fleetcount_analysis.answers.half_widths import combined, half_width
 from fleetcount_analysis.answers.noises import NoiseTotal, noise_total
 from fleetcount_analysis.answers.tails import tail_of
 from fleetcount_analysis.errors import RangeError, ShapeError
@@ -40,12 +37,6 @@ from fleetcount_analysis.intervals import sampling_intervals
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-_BLUR_ERROR: Final = 0.01
-"""The fraction of the error for smoothing the law of a sum."""
-
-_FAR: Final = 40
-"""A sum of noises is outside so many standard deviations with probability below 1e-20."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -268,27 +259,6 @@ class Join:
         return [one / variance for one, variance in zip(found, self._variances, strict=True)]
 
 
-Parts = tuple[tuple[float, int, NoiseTotal], ...]
-"""A combination of independent noises as (weight, multiplicity, law); the sign of a weight changes no symmetric law."""
-
-
-def combined(terms: Sequence[tuple[Sequence[Floats], int]], laws: Sequence[NoiseTotal]) -> Parts:
-    """Return the noises of a sum of estimates of independent releases: (`Join.weights`, how many releases have them).
-
-    Raises:
-        ShapeError: not one array of weights for each law.
-    """
-    found: Counter[tuple[float, NoiseTotal]] = Counter()
-    for weights, releases in terms:
-        if len(weights) != len(laws):
-            raise ShapeError(f"weights of {len(weights)} levels; allowed is one a law, {len(laws)}")
-        for one, law in zip(weights, laws, strict=True):
-            sizes, times = np.unique(np.round(np.abs(one), 9), return_counts=True)
-            for size, often in zip(sizes.tolist(), times.tolist(), strict=True):
-                found[size, law] += often * releases
-    return tuple((size, often, law) for (size, law), often in found.items() if size > 0)
-
-
 def _one(size: int, cell: int) -> Floats:
     """Return the sum of a level of so many cells that has one cell alone."""
     sums = np.zeros(size)
@@ -299,32 +269,3 @@ def _one(size: int, cell: int) -> Floats:
 def _summed(parent: Integers, below: Floats) -> Floats:
     """Return the sums of the children of every cell."""
     return np.asarray(np.bincount(parent, weights=below), dtype=np.float64)
-
-
-@lru_cache(maxsize=4096)
-def half_width(parts: Parts, level: Fraction) -> float:
-    """Return c with P[|E| <= c] >= level, E the sum of weight * noise over `parts` (weight, multiplicity, law).
-
-    All noises are independent. The law of E is smoothed by a normal G of a hundredth of its spread, so that its
-    characteristic function decreases: P[|E| <= c + g] >= P[|E + G| <= c] - P[|G| > g], with a hundredth of the error
-    for G.
-
-    Raises:
-        RangeError: a level outside (0, 1 - 2e-10].
-    """
-    error = 2 * tail_of(level)
-    spread = math.sqrt(sum(often * weight**2 * law.variance for weight, often, law in parts))
-    blur = max(spread / 100, 1e-3)
-    far = _FAR * spread + max(weight * law.reach_of(_FAR) for weight, _, law in parts)
-    odd = np.arange(1, math.ceil(9 / blur * 4 * far / (2 * math.pi)), 2, dtype=np.float64)
-    angles = np.asarray(odd * (2 * math.pi / (4 * far)), dtype=np.float64)
-    height: Floats = np.asarray(-((blur * angles) ** 2) / 2, dtype=np.float64)
-    for weight, often, law in parts:
-        height += often * law.log_characteristic(weight * angles)
-    height = np.asarray(np.exp(height) / odd * (4 / math.pi), dtype=np.float64)
-    low, high = 0.0, far
-    wanted = 1 - error * (1 - _BLUR_ERROR)
-    while high - low > 1e-6 * spread:
-        middle = (low + high) / 2
-        low, high = (low, middle) if float(height @ np.sin(angles * middle)) >= wanted else (middle, high)
-    return high + blur * -float(scipy.special.ndtri(error * _BLUR_ERROR / 2)) + 1e-9

@@ -13,7 +13,8 @@ import numpy as np
 from fleetcount_mechanisms.design import Design, Outputs
 from numpy.typing import NDArray
 
-from fleetcount_analysis.answers.hierarchy import combined, half_width, whole_ends
+from fleetcount_analysis.answers.half_widths import combined, half_width
+from fleetcount_analysis.answers.hierarchy import whole_ends
 from fleetcount_analysis.answers.levels import join_of, joins_total, level_numbers, one_level
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.reading import read

@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fleetcount_analysis.answers import Answer, Region, difference, total, window_totals
+from fleetcount_analysis.answers import Answer, Average, Region, difference, total, window_totals
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
 from fleetcount_mechanisms.statement import AdversaryView
@@ -22,8 +22,11 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.question.signing import verify_signed_question
 
 from fleetcount.analyst.keys import Keys
+from fleetcount.analyst.planning import Exact, exactly
 from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, cells_named
 from fleetcount.analyst.tables import Statement, Tabular, axes_for, html_table
+from fleetcount.command.options import NUMBER, QUANTILE
+from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers, opened_in
 from fleetcount.read.records import QUESTION_FILE, kept_record, question_of_records
 from fleetcount.read.table import KeptTable, read_table
 
@@ -35,8 +38,8 @@ def read_releases(directory: str | PathLike[str], keys: Keys | None = None, *, z
     """Return the question whose records `fleetcount question release` has kept in a directory, everything checked.
 
     Without `keys` the signatures are checked against the keys that the question itself names: then all its aggregators
-    agree, and who they are is known only to those who know the question. `zoom` chooses among the sizes of a grid's
-    squares, 0 being the finest.
+    agree, and who they are is known only to those who know the question. `zoom` chooses among the sizes of
+    squares or bins, 0 being the finest.
 
     Raises:
         UsageError: no directory of records, one of several questions, a drill-down, or a zoom that is not there.
@@ -223,6 +226,50 @@ class Releases(Tabular):
             RangeError: a window that was not released.
         """
         return total(self.kept.table, Region.of(self._cells(labels), self.windows if windows is None else windows))
+
+    def quantile(self, q: Exact, windows: Iterable[int] | int | None = None) -> MeasuredQuantile:
+        """Return the q-quantile of a question for a number over windows (all released ones), read at all zooms.
+
+        A device that is counted in two windows counts twice; one without a value is not in it.
+
+        Raises:
+            UsageError: q outside (0, 1), values that are no numbers, or sampled windows that share a toss.
+            RangeError: a window that was not released; as `VerifiedRelease.quantile`.
+        """
+        return self._numbers(windows).quantile(exactly("q", q, QUANTILE))
+
+    def mean(self, windows: Iterable[int] | int | None = None) -> Average:
+        """Return the mean of a question for a number, in its unit, over windows; of bins it is known up to a bin.
+
+        Raises:
+            UsageError: values that are no numbers, a last bin without an end, or sampled windows that share a toss.
+            RangeError: as `quantile`.
+        """
+        return self._numbers(windows).mean()
+
+    def share(self, labels: Labels, windows: Iterable[int] | int | None = None) -> Average:
+        """Return the share of some cells in all devices with a value, over windows.
+
+        Raises:
+            UsageError: a label that is not there, a coarser zoom, or sampled windows that share a toss.
+            RangeError: as `quantile`.
+        """
+        if self.kept.zoom:
+            raise UsageError(f"zoom is {self.kept.zoom}; a share is of cells of zoom 0, which reads all zooms together")
+        return self._numbers(windows).share(self._cells(labels))
+
+    def share_above(self, number: Exact, windows: Iterable[int] | int | None = None) -> Average:
+        """Return the share of devices with at least a number, an edge of the bins, over windows.
+
+        Raises:
+            UsageError: values that are no bins, a number that is no lower edge, or sampled windows that share a toss.
+            RangeError: as `quantile`.
+        """
+        return self._numbers(windows).share_above(exactly("number", number, NUMBER))
+
+    def _numbers(self, windows: Iterable[int] | int | None) -> OpenedNumbers:
+        chosen = self.windows if windows is None else [windows] if isinstance(windows, int) else windows
+        return opened_in(self.kept, chosen)
 
     def difference(self, earlier: int, later: int, labels: Labels | None = None) -> Answer:
         """Return how much more is counted in the window `later` than in `earlier`, in some cells or in all.

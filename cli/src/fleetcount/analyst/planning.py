@@ -55,14 +55,16 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     level: Exact = "0.95",
     zooms: int | Sequence[int] | None = None,
     shares: Sequence[Exact] | None = None,
+    in_order: bool = False,
     total: bool = True,
 ) -> "PlannedCount":
     """Return what a count of `values` cells or categories among so many devices will give at an epsilon of a release.
 
     The keywords are the options of `fleetcount plan`: `mechanism` as in question files, or direct or one-sided; `noise`
     geometric or gaussian; `sampling_rate` below 1/2, by default by the number of values; `zooms` of a square grid, how
-    many or the sides of their squares, with the `shares` of the budget that they have; `total` false leaves out the
-    total that direct answers have for nothing and samples under Gaussian noise for next to nothing.
+    many or the sides of their squares, with the `shares` of the budget that they have; with `in_order` the values are
+    bins, and a zoom has so many of them together; `total` false leaves out the total that direct answers have for
+    nothing and samples under Gaussian noise for next to nothing.
 
     Raises:
         UsageError, MechanismError: a value outside its range, named with the range.
@@ -75,24 +77,29 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     answer = answer_law(
         mechanism,
         values,
-        None if sampling_rate is None else _exact("sampling_rate", sampling_rate, SAMPLING_RATE),
-        None if epsilon_local is None else _exact("epsilon_local", epsilon_local, EPSILON),
+        None if sampling_rate is None else exactly("sampling_rate", sampling_rate, SAMPLING_RATE),
+        None if epsilon_local is None else exactly("epsilon_local", epsilon_local, EPSILON),
     )
     law = noise_law(mechanism, noise)
-    parts = None if shares is None else [_exact("shares", one, SHARE) for one in shares]
+    parts = None if shares is None else [exactly("shares", one, SHARE) for one in shares]
     planned = plan_question(
         devices,
         answer,
-        _exact("epsilon", epsilon, EPSILON),
+        exactly("epsilon", epsilon, EPSILON),
         aggregators,
         noise=law,
-        level=_exact("level", level, LEVEL),
-        spread=opened_levels(answer, law, square_zooms(values, zooms, parts), total=total),
+        level=exactly("level", level, LEVEL),
+        spread=opened_levels(answer, law, asked_zooms(values, zooms, parts, in_order=in_order), total=total),
     )
     return PlannedCount(plan=planned)
 
 
-def _exact(name: str, value: Exact, kind: ExactNumber) -> Fraction:
+def exactly(name: str, value: Exact, kind: ExactNumber) -> Fraction:
+    """Return a number of a kind, named in errors.
+
+    Raises:
+        UsageError: no such number, named with its range.
+    """
     try:
         return parse_number(str(value), kind.allowed)
     except ValueError as error:
@@ -171,32 +178,40 @@ class PlannedCount(Tabular):
 # What the command and the function share.
 
 
-def square_zooms(
-    values: int, zooms: int | Sequence[int] | None, shares: Sequence[Fraction] | None = None
+def asked_zooms(
+    values: int,
+    zooms: int | Sequence[int] | None,
+    shares: Sequence[Fraction] | None = None,
+    *,
+    in_order: bool = False,
 ) -> Spread | None:
-    """Return the zooms of a grid of `values` squares that is as wide as high; None without zooms.
+    """Return the zooms of values `in_order`, or of a grid of squares that is as wide as high; None without zooms.
 
-    `zooms` are how many, each twice the side of the one before, or the sides of the squares, the cells' being 1;
-    `shares` the parts of the budget, equal ones without.
+    `zooms` are how many, each twice the side of the one before, or the sides of the squares, the cells' being 1, or how
+    many values are together; `shares` the parts of the budget, equal ones without.
 
     Raises:
-        UsageError: fewer than 2 or more than allowed, values that are no square number, shares without zooms, not one
-            a zoom, or not 1 together.
+        UsageError: fewer than 2 or more than allowed, values that are no square number, shares or an order without
+            zooms, shares that are not one a zoom, or not 1 together.
     """
     if zooms is None:
         if shares is not None:
             raise UsageError("shares are given, allowed with zooms")
+        if in_order:
+            raise UsageError("the values are said to be in order, allowed with zooms")
         return None
     sides = neighbouring_sides(max(1, zooms)) if isinstance(zooms, int) else tuple(zooms)
     if not 2 <= len(sides) <= MAX_ZOOMS:
         raise UsageError(f"zooms is {zooms}, allowed: 2 to {MAX_ZOOMS}")
     side = isqrt(values)
-    if side * side != values:
-        raise UsageError(f"values is {values}, allowed with zooms: a square number, a grid as wide as high")
+    if not in_order and side * side != values:
+        raise UsageError(
+            f"values is {values}, allowed with zooms: a square number, a grid as wide as high; or values in order"
+        )
     if shares is not None and (len(shares) != len(sides) or min(shares) <= 0 or sum(shares) != 1):
         said = ", ".join(map(str, shares))
         raise UsageError(f"shares are {said}, allowed: one above 0 for each of {len(sides)} zooms, 1 together")
-    return Spread.of_shares(Levels(values, (side, side), sides), shares or ())
+    return Spread.of_shares(Levels(values, (values, 1) if in_order else (side, side), sides), shares or ())
 
 
 def opened_levels(answer: AnswerLaw, law: type[NoiseLaw], zooms: Spread | None, *, total: bool) -> Spread:

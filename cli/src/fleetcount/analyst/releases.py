@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
 
 from fleetcount_analysis.answers import (
     Answer,
+    Average,
     QuestionTable,
     Region,
     WindowCounts,
@@ -33,8 +34,10 @@ from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.window import Window
 
 from fleetcount.analyst.keys import Keys
+from fleetcount.analyst.planning import Exact, exactly
 from fleetcount.analyst.tables import Row, Statement, Tabular, axes_for, html_table, library, statement_of
-from fleetcount.command.options import read_text
+from fleetcount.command.options import NUMBER, QUANTILE, read_text
+from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers, opened_of
 from fleetcount.read.report import readable_counts
 from fleetcount.read.table import opened_numbers, place_note, places_of
 
@@ -239,6 +242,55 @@ class VerifiedRelease(Tabular):
         """
         cells = level_numbers(self.window.design, range(1, len(self.labels) + 1), 0)
         return total(self._table(0, cells), Region.of(range(1, len(cells) + 1), 0))
+
+    def quantile(self, q: Exact) -> MeasuredQuantile:
+        """Return the q-quantile of a question for a number, 1/2 being the median, over the devices with a value.
+
+        All zooms are read together. Devices outside all bins are not in it.
+
+        Raises:
+            UsageError: q outside (0, 1), or values that are no numbers.
+            RangeError: answers that devices randomize, one-sided noise or exact counts.
+        """
+        return self._numbers.quantile(exactly("q", q, QUANTILE))
+
+    def mean(self) -> Average:
+        """Return the mean of a question for a number, in its unit, over the devices with a value.
+
+        Of bins it is known up to a bin: the interval reaches from the mean of their lower edges to that of the upper.
+
+        Raises:
+            UsageError: values that are no numbers, or a last bin without an end.
+            RangeError: as `quantile`.
+        """
+        return self._numbers.mean()
+
+    def share(self, labels: Labels) -> Average:
+        """Return the share of some cells of the finest zoom in all devices with a value, between 0 and 1.
+
+        For cells that were chosen before looking.
+
+        Raises:
+            UsageError: a label that is not there, or one of a coarser zoom.
+            RangeError: as `quantile`.
+        """
+        count = self.window.design.values
+        return self._numbers.share(
+            cells_named(self.labels[:count], labels, grid=isinstance(self.window.domain, SquareGrid))
+        )
+
+    def share_above(self, number: Exact) -> Average:
+        """Return the share of devices with at least a number, which is an edge of the bins, of those with a value.
+
+        Raises:
+            UsageError: values that are no bins, or a number that is no lower edge.
+            RangeError: as `quantile`.
+        """
+        return self._numbers.share_above(exactly("number", number, NUMBER))
+
+    @property
+    def _numbers(self) -> OpenedNumbers:
+        return opened_of(self.record)
 
     def _table(self, zoom: int, cells: Sequence[int]) -> QuestionTable:
         """Return the table of this window alone at a zoom that has these cells."""

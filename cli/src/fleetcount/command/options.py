@@ -205,6 +205,10 @@ SHARE: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_in
 LEVEL: Final = ExactNumber(NumberRange(low=Fraction(1, 2), high=Fraction(999_999, 1_000_000)))
 """The level of an interval."""
 POSTERIOR: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_included=False, high_included=False))
+QUANTILE: Final = POSTERIOR
+"""Which quantile: strictly between 0 and 1."""
+NUMBER: Final = ExactNumber(NumberRange(low=Fraction(-(10**15)), high=Fraction(10**15)))
+"""A number in the unit of a question's values."""
 DELTA: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1, 1000), low_included=False))
 """The delta at which a question is stated: above 0, at most 1/1000."""
 SEED: Final = Count(0, 2**64 - 1)

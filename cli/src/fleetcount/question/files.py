@@ -26,6 +26,7 @@ from fleetcount_protocol.question.signing import (
     encode_signed_question,
     question_to_json,
 )
+from fleetcount_protocol.window.fields import level_words
 
 from fleetcount.command.base import one_line, utc
 from fleetcount.command.options import read_bytes, write_file
@@ -165,7 +166,7 @@ def _release_line(question: Question) -> str:
     if question.design.noised:
         strength = f"each aggregator's noise: {noise.name}, {_sd(noise)}"
     counted = f", counted at {zooms} zooms in one report" if zooms > 1 else ""
-    names = [*(f"squares of {side} times the side" for side in question.release.sides[1:]), "the total"]
+    names = [level_words(question.domain, one.side) for one in question.release.coarser]
     own = [f"{name} {_sd(law)}" for name, law in zip(names, question.design.coarser, strict=False) if law != noise]
     counted += "; the total of all cells has a number of its own" * question.release.total
     others = f" ({', '.join(own)})" if own else ""

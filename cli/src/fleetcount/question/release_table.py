@@ -70,7 +70,7 @@ def _zooms(table: Table, key: str) -> tuple[int, ...]:
     if isinstance(value, list):
         sides = cast("list[object]", value)
         if not 1 <= len(sides) <= MAX_ZOOMS or not all(type(one) is int for one in sides):
-            raise table.refuse(key, f"1 to {MAX_ZOOMS} whole numbers, how many times its side: [1, 8]")
+            raise table.refuse(key, f"1 to {MAX_ZOOMS} whole numbers, times its side or bins together: [1, 8]")
         return tuple(cast("list[int]", sides))
     return neighbouring_sides(table.integer(key, 1, MAX_ZOOMS))
 
@@ -93,9 +93,9 @@ class ReleaseTable:
     other in every period of a device with default limits; false is for the question alone. `total` opens the total of
     all cells with noise of its own, by default wherever that costs a cell next to nothing: direct answers to 2
     values or more with two-sided noise, those of a coin a window to 5 or more (9 below a rate of 1/5) with Gaussian
-    noise and no zooms. `zooms` has how many times the side of a cell the squares of each zoom have, the cells first; a
-    whole number stands for as many, each twice the one before. `shares` has the part of the budget of each zoom, equal
-    ones without it.
+    noise and no zooms. `zooms` has how many times the side of a cell the squares of each zoom have, or how many bins
+    are together, the cells first; a whole number stands for as many, each twice the one before. `shares` has the part
+    of the budget of each zoom, equal ones without it.
     """
 
     kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)

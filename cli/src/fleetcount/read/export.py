@@ -68,7 +68,7 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
     --difference 8,17              window 17 less window 8, of all cells or of those of --sum
     --largest 5                    found by looking: the intervals allow for everything looked at
     --simultaneous, --readable     the last released window, or --windows
-    --zoom 1                       squares of twice the side (2: four times) in place of the finest
+    --zoom 1                       squares of twice the side, or 2 bins together, in place of the finest
     --consistent                   all zooms of the last released window, or of --windows, so that they add up
     --smooth 4,2.5                 a curve beside the raw numbers, right only if its model is
 
@@ -237,7 +237,7 @@ def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
             for place, (estimate, low, high) in enumerate(ends):
                 raw, number = kept.opened[row][number], number + 1
                 if place < _MOST_ROWS:
-                    named = f"zoom {zoom}, square {label(number)}" if zoom < sides else "the total"
+                    named = f"zoom {zoom}, cell {label(number)}" if zoom < sides else "the total"
                     where = f"window {kept.table.windows[row]}, {named}"
                     row_json = {
                         "window": int(kept.table.windows[row]),

@@ -3,12 +3,15 @@
 It must not print a number without its interval and the statement, draw a picture or open a connection.
 """
 
+import contextlib
+import math
 from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import Any, Final
 
 from fleetcount_analysis.interval_words import BELOW_NOISE, interval_text, level_text
 from fleetcount_mechanisms.design import Outputs
-from fleetcount_protocol.errors import SignatureError
+from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
 from fleetcount_protocol.release import (
@@ -26,6 +29,7 @@ from fleetcount.command.statements import privacy_lines, statement_json
 
 MOST_ROWS: Final = 200
 _LARGEST: Final = 10**15
+_MOST_ORDERED: Final = 512
 _TOTAL: Final = ("estimate", "low", "high")
 
 
@@ -106,7 +110,7 @@ def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> l
             f"{BELOW_NOISE}: a number this far below 0 is rarer than {share} at every count; 0 is nearest, not exact"
         )
     # Beside truths the demo says it with the true sum.
-    return [*lines, words] if words else lines + ([] if truths else total_line(record))
+    return [*lines, words] if words else lines + ([] if truths else [*total_line(record), *numbers_line(record)])
 
 
 def total_of(record: ReleaseRecord) -> tuple[float, int, int] | None:
@@ -137,6 +141,42 @@ def total_line(record: ReleaseRecord) -> list[str]:
     estimate, low, high = found
     ends, reach = interval_text(estimate, low, high), max(high - estimate, estimate - low)
     return [f"all cells together: {estimate:,.0f} ± {reach:,.0f}, {level_text(record.level)} interval {ends}"]
+
+
+def numbers_of(record: ReleaseRecord) -> dict[str, dict[str, Any]]:
+    """Return the median and the mean of a release for a number, those there are: estimate, low and high, None if open.
+
+    Nothing of more values than 512, which would take seconds; Python reads them (`VerifiedRelease.quantile`).
+    """
+    if not 2 <= record.window.values <= _MOST_ORDERED:
+        return {}
+    try:
+        from fleetcount_analysis.errors import AnalysisError
+
+        from fleetcount.read.averages import opened_of
+    except ModuleNotFoundError:  # As in `readable_counts`.
+        return {}
+    opened, found = opened_of(record), dict[str, dict[str, Any]]()
+    # Some releases have no median, others no mean; Python says of each why.
+    with contextlib.suppress(UsageError, AnalysisError):
+        median = opened.quantile(Fraction(1, 2))
+        high = median.high if math.isfinite(median.high) else None
+        found["median"] = dict(zip(_TOTAL, (median.estimate, median.low, high), strict=True))
+        mean = opened.mean()
+        found["mean"] = dict(zip(_TOTAL, (mean.estimate, mean.low, mean.high), strict=True))
+    return found
+
+
+def numbers_line(record: ReleaseRecord) -> list[str]:
+    """Return the line about the median and the mean of a release for a number; none of other releases."""
+    found = numbers_of(record)
+    if not found:
+        return []
+    from fleetcount.read.averages import ends_text, opened_of  # As in `readable_counts`.
+
+    unit = opened_of(record).unit
+    ends = [f"{name} {ends_text(one['low'], one['high'], unit)}" for name, one in found.items()]
+    return [f"of those with a value: {', '.join(ends)}; {level_text(record.level)} intervals, each alone"]
 
 
 def _table_row(
@@ -192,4 +232,5 @@ def release_json(record: ReleaseRecord, truths: Sequence[int] | None = None) -> 
         "statement": statement_json(record.window.design, record.statement),
         "cells": cells,
         **({} if (found := total_of(record)) is None else {"total": dict(zip(_TOTAL, found, strict=True))}),
+        **numbers_of(record),
     }

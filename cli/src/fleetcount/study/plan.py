@@ -21,12 +21,12 @@ from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount.analyst.planning import (
     answer_law,
+    asked_zooms,
     half_widths,
     noise_law,
     opened_levels,
     plan_rows,
     round_counts,
-    square_zooms,
     title_of,
 )
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, one_line, show
@@ -77,7 +77,8 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--alone", is_flag=True, help="With --windows: noise for this question alone, not for one after another.")
 @click.option("--threat", type=OneOf(_THREATS), help="With --windows: recommend a way against this one.")
 @click.option("--levels", help="What a drill-down finds: bits of its steps, like 11,18,25,32.")
-@click.option("--zooms", type=Several(Count(1, 32)), help="Count a grid of V squares at so many zooms, or sides: 1,8.")
+@click.option("--zooms", type=Several(Count(1, 128)), help="Count a grid of V squares at so many zooms, or sides: 1,8.")
+@click.option("--in-order", is_flag=True, help="With --zooms: the values are bins; zooms have 2, 4, ... together.")
 @click.option("--shares", type=Several(SHARE), help="With --zooms: their parts of the budget, like 0.83,0.17.")
 @click.option("--no-total", is_flag=True, help="Open no total of all cells, which costs a cell little or nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
@@ -115,7 +116,8 @@ def plan(  # one parameter an option, passed by name
 
     With --zooms the values are the squares of a grid as wide as high, and squares of two, four, ... times the side are
     released beside them, each with noise of its own; epsilon is that of all together. --zooms 1,8 names the sides; with
-    --shares 0.83,0.17 the first has most of the budget.
+    --shares 0.83,0.17 the first has most of the budget. With --in-order the values are bins of a number, and 2, 4, ...
+    neighbours together are released beside them.
 
     Direct answers to two values or more have the total of all cells beside them, with noise of its own that costs a
     cell nothing, and sampled ones under Gaussian noise and a coin a window have one that costs little; that a device
@@ -128,8 +130,8 @@ def plan(  # one parameter an option, passed by name
         check_output_directory(output)
     question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat", "alone")}
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
-    zooms, shares, no_total = (others.pop(name) for name in ("zooms", "shares", "no_total"))
-    spread = square_zooms(values, zooms[0] if zooms and len(zooms) == 1 else zooms, shares)
+    zooms, shares, in_order, no_total = (others.pop(name) for name in ("zooms", "shares", "in_order", "no_total"))
+    spread = asked_zooms(values, zooms[0] if zooms and len(zooms) == 1 else zooms, shares, in_order=in_order)
     if steps is not None and question["windows"] is None:
         question["windows"] = len(steps)
     if refused := _not_together(question, steps, spread, output, others["largest_posterior"]):
@@ -305,7 +307,7 @@ def _total_line(planned: Plan) -> list[str]:
 
 
 def _zoom_lines(planned: Plan, epsilon: Fraction) -> list[str]:
-    """Return the errors of an empty square at every zoom, under what heads them; nothing of a release of one zoom.
+    """Return the errors of an empty cell at every zoom, under what heads them; nothing of a release of one zoom.
 
     Raises:
         MechanismError: no noise of one zoom reaches epsilon.
@@ -314,19 +316,20 @@ def _zoom_lines(planned: Plan, epsilon: Fraction) -> list[str]:
     levels = design.levels
     if levels.grid is None or len(levels.sides) == 1:
         return []
-    law = type(design.noise)
-    alone = plan_question(planned.devices, design.answer, epsilon, design.aggregators, noise=law).sd(0)  # type: ignore[arg-type]
+    family = type(design.noise)
+    alone = plan_question(planned.devices, design.answer, epsilon, design.aggregators, noise=family).sd(0)  # type: ignore[arg-type]
     own = planned.sd(0)
+    cells = f"{levels.values} values in order" if levels.line else f"{levels.grid[0]} by {levels.grid[1]} squares"
     lines = [
-        f"{len(levels.sides)} zooms of {levels.grid[0]} by {levels.grid[1]} squares in one report; standard"
-        " error of an empty square as released,",
-        "in counts of all zooms that add up, and as a sum of squares under the same epsilon with one zoom alone:",
+        f"{len(levels.sides)} zooms of {cells} in one report; standard error of an empty cell as released,",
+        "in counts of all zooms that add up, and as a sum of cells under the same epsilon with one zoom alone:",
     ]
     sided = design.noise.mean != 0
     # Noise with one side has a mean, and no best combination of zooms was worked out for it.
     agreeing = [None] * levels.count if sided else list(joined_errors(design))
-    for side, size, joint in zip(levels.sides, levels.sizes, agreeing, strict=False):
+    for side, size, law, joint in zip(levels.sides, levels.sizes, design.laws, agreeing, strict=False):
         shown = "-" if joint is None else f"{joint:,.1f}"
-        head = f"  squares of {side} times the side, {size:,} of them"
-        lines.append(f"{head}: {own:,.1f}, {shown}, {alone * side:,.1f}")
+        released = own * math.sqrt(law.draw_variance / design.noise.draw_variance)
+        added = alone * math.sqrt(levels.values / size)
+        lines.append(f"  {levels.larger(side)}, {size:,} of them: {released:,.1f}, {shown}, {added:,.1f}")
     return [*lines, ""]

@@ -189,7 +189,7 @@ def _printed(row: Compared, windows: int) -> tuple[str, ...]:
 
 
 def cell_sd(plan: Plan, count: int) -> float:
-    """Return the error of a cell of so many devices, joined with larger squares and the total of direct answers.
+    """Return the error of a cell of so many devices, joined with larger cells and the total of direct answers.
 
     Counts of a sample are not joined: their error is of who is in it.
     """
@@ -200,16 +200,14 @@ def cell_sd(plan: Plan, count: int) -> float:
 
 
 def _zoom_lines(rows: Sequence[Compared]) -> list[str]:
-    """Return the errors of larger squares of direct answers, in counts of all zooms that add up."""
+    """Return the errors of the larger cells of direct answers, in counts of all zooms that add up."""
     lines = []
     for row in rows:
         levels = row.plan.design.levels
         if len(levels.sides) > 1 and row.plan.design.rounds == 1:
             each = zip(levels.sides[1:], joined_errors(row.plan.design)[1:], strict=False)
-            lines.append(
-                f"{row.name}, squares of " + ", ".join(f"{side} times the side: {sd:,.1f}" for side, sd in each)
-            )
-    return ["", "Larger squares, sd at 0 in counts that add up:", *lines] if lines else []
+            lines.append(f"{row.name}, " + ", ".join(f"{levels.larger(side)}: {sd:,.1f}" for side, sd in each))
+    return ["", "Larger cells, sd at 0 in counts that add up:", *lines] if lines else []
 
 
 def total_sd(plan: Plan) -> float | None:

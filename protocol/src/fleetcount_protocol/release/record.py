@@ -70,7 +70,7 @@ class NoiseLaw:
     """The law of an aggregator's noise on every opened number: its name and parameters (mechanisms, `noise`).
 
     `parameters` are those of the cells; `coarser` has those of every level above them, by the level's name in labels:
-    the side of its squares, as in "2", or "total".
+    the side of its squares or how many bins, as in "2", or "total".
     """
 
     aggregator_id: AggregatorId

@@ -24,8 +24,8 @@ from fleetcount_protocol.window.signal import Kind, Signal, decimal_text, exact,
 MAX_VALUES: Final = 4095
 """Largest V: explicit shares go up to L = V + 1 = 4,096 elements (docs/wire.md, "Sizes")."""
 
-MAX_OPENED: Final = 4 * MAX_VALUES // 3 + 1
-"""More numbers no release opens: squares of all zooms, and the participants."""
+MAX_OPENED: Final = 2 * MAX_VALUES
+"""More numbers no release opens: bins of all zooms, each half as many as before, and the total."""
 
 
 def _check_count(values: int, what: str) -> None:
@@ -76,6 +76,10 @@ class Bins:
         """Return whether no number from `low` to `high` is in any bin; None is an end that is not known."""
         below = high is not None and high < self.edges[0]
         return below or (low is not None and not self.open_above and low >= self.edges[-1])
+
+    def coarser(self, together: int) -> "Bins":
+        """Return so many neighbouring bins as one each, of which V must be a multiple."""
+        return replace(self, edges=self.edges[::together])
 
 
 class Outside(enum.Enum):
@@ -399,15 +403,23 @@ def misfit(domain: ValueDomain, kind: Kind) -> str:
 
 
 def levels_of(domain: ValueDomain, sides: tuple[int, ...] = (1,), *, total: bool = False) -> Levels:
-    """Return the levels at which the values of a domain are counted: squares of so many times the side, and a total.
+    """Return the levels at which the values of a domain are counted: larger squares or more bins, and a total.
+
+    `sides` are how many times the side of a cell the squares of a level have, or how many bins are together.
 
     Raises:
-        QuestionError: a domain whose values lie in no larger ones, squares that do not fill its grid, or a total of a
-            single value.
+        QuestionError: a domain whose values lie in no larger ones, such as a grid of a single row; squares or bins that
+            do not fill it; or a total of a single value.
     """
-    if len(sides) > 1 and not isinstance(domain, SquareGrid):
-        raise QuestionError(f"zooms are asked of {type(domain).__name__}, allowed: 1; only grids have larger squares")
-    grid = (domain.columns, domain.rows) if isinstance(domain, SquareGrid) else None
+    grid, zoomed = None, False
+    if isinstance(domain, SquareGrid):
+        # Squares in a line have larger cells, but these are no squares.
+        grid, zoomed = (domain.columns, domain.rows), domain.columns > 1 < domain.rows
+    elif isinstance(domain, Bins):
+        grid, zoomed = (domain.values, 1), True
+    if len(sides) > 1 and not zoomed:
+        what = f"a grid of {grid[0]} by {grid[1]} squares" if grid else type(domain).__name__
+        raise QuestionError(f"zooms are asked of {what}, allowed: 1; bins and grids of several rows have more")
     try:
         return Levels(domain.values, grid, sides, total)
     except MechanismError as error:

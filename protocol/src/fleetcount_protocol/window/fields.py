@@ -19,7 +19,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId
-from fleetcount_protocol.window.domain import SquareGrid, ValueDomain, levels_of
+from fleetcount_protocol.window.domain import Bins, SquareGrid, ValueDomain, levels_of
 
 TOTAL_LABEL: Final = "total"
 """The name of the total of all cells, which no cell has."""
@@ -77,7 +77,7 @@ class ReleaseKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoarserLevel:
-    """A level above the cells: squares of `side` times the side, or with None the total of all cells.
+    """A level above the cells: squares of `side` times the side or `side` bins together; with None the total.
 
     `noise` is the parameter of each aggregator's noise on every number of the level: a variance where the release has
     one, else an epsilon.
@@ -96,6 +96,13 @@ def coarser_levels(levels: Levels, laws: Sequence[NoiseLaw]) -> tuple[CoarserLev
     )
 
 
+def level_words(domain: ValueDomain, side: int | None) -> str:
+    """Return what a level above the cells counts, for people: larger squares, bins together, or with None the total."""
+    if side is None:
+        return "the total"
+    return f"{side} bins together" if isinstance(domain, Bins) else f"squares of {side} times the side"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
     """The release the window announces.
@@ -104,8 +111,8 @@ class Release:
     (docs/privacy.md) or, for `ONE_SIDED`, the epsilon of AGeo; None for `EXACT`. `GAUSSIAN` has `noise_variance` in
     its place, the parameter s of N_Z(0, s), which is None for every other kind. `level` is the level of the published
     intervals, strictly between 0 and 1. `thresholds` has, for `ONE_SIDED` only, the largest safe count of each
-    published cell. `coarser` has the levels that are opened behind the cells 1..V: larger squares of a grid, the
-    smallest first, and last the total.
+    published cell. `coarser` has the levels that are opened behind the cells 1..V: larger squares of a grid or more
+    bins together, the smallest first, and last the total.
     """
 
     kind: ReleaseKind
@@ -117,7 +124,7 @@ class Release:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """How many times the side of a cell the squares of every zoom have, the cells first."""
+        """How many times the side of a cell the squares of every zoom have, or how many bins, the cells first."""
         return (1, *(level.side for level in self.coarser if level.side is not None))
 
     @property
@@ -239,13 +246,13 @@ class WindowFields:
         )
 
     def label(self, cell: int) -> str:
-        """Return the name of a published cell: a value 1..V; above V a larger square like '0,1/2', last 'total'."""
+        """Return the name of a published cell: a value 1..V; above V larger ones like '0,1/2', last 'total'."""
         domain, place = self.domain, cell
         for side in self.release.sides:
-            grid = domain.coarser(side) if isinstance(domain, SquareGrid) else domain
-            if place <= grid.values:
-                return grid.label(place) + (f"/{side}" if side > 1 else "")
-            place -= grid.values
+            above = domain.coarser(side) if isinstance(domain, SquareGrid | Bins) else domain
+            if place <= above.values:
+                return above.label(place) + (f"/{side}" if side > 1 and isinstance(domain, SquareGrid) else "")
+            place -= above.values
         return TOTAL_LABEL
 
     @property

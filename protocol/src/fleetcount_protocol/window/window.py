@@ -49,6 +49,7 @@ from fleetcount_protocol.window.fields import (
     ReleaseKind,
     UploadStyle,
     WindowFields,
+    level_words,
 )
 from fleetcount_protocol.window.keys import check_hpke_public_key, check_signing_public_key
 
@@ -252,9 +253,12 @@ def _check_release(window: WindowFields) -> None:
 def _check_levels(window: WindowFields) -> None:
     release = window.release
     for place, level in enumerate(release.coarser, start=1):
-        what = "the total" if level.side is None else f"squares of {str(level.side)[:40]} times the side"
+        require(
+            level.side is None or type(level.side) is int,
+            f"a level of side {str(level.side)[:40]!a} is asked, allowed: a whole number",
+        )
+        what = level_words(window.domain, level.side)
         require(release.kind is not ReleaseKind.EXACT, f"an exact release has {what}, allowed: the cells alone")
-        require(level.side is None or type(level.side) is int, f"{what} are asked, allowed: a whole number")
         last = place == len(release.coarser)
         require(level.side is not None or last, "the total stands before other levels, allowed: as the last one")
         noise = check_fraction(f"noise of {what}", level.noise)

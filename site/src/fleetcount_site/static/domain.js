@@ -30,11 +30,13 @@
     }
     const values = edges.length - (open ? 0 : 1);
     checkCount(values, "bins");
-    const label = (value) => {
-      const high = value < edges.length ? edges[value].decimal : "∞";
-      return ("[" + edges[value - 1].decimal + ", " + high + ") " + unit).trimEnd();
+    const span = (from, to) => {
+      const high = to < edges.length ? edges[to].decimal : "∞";
+      return ("[" + edges[from].decimal + ", " + high + ") " + unit).trimEnd();
     };
-    return { kind: "bins", values, label, edges, open, unit };
+    const coarser = (side) => ({ values: values / side, label: (value) => span((value - 1) * side, value * side) });
+    const larger = (side) => side + " bins together";
+    return { kind: "bins", values, label: coarser(1).label, coarser, larger, edges, open, unit };
   }
 
   function readNumbers(reader) {
@@ -67,8 +69,15 @@
       size +
       ": all three must be positive");
     checkCount(columns * rows, "grid");
-    const label = (value) => ((value - 1) % columns) + "," + Math.floor((value - 1) / columns);
-    return { kind: "grid", values: columns * rows, label, x0, y0, size, columns, rows, frame: null };
+    const named = (value, wide) => ((value - 1) % wide) + "," + Math.floor((value - 1) / wide);
+    /* Both sides are divided, so a grid of one row has no larger squares. */
+    const coarser = (side) => {
+      const [wide, high] = [columns / side, rows / side];
+      return { values: Number.isInteger(wide) ? wide * high : NaN, label: (value) => named(value, wide) + "/" + side };
+    };
+    const larger = (side) => "squares of " + side + " times the side";
+    const label = (value) => named(value, columns);
+    return { kind: "grid", values: columns * rows, label, coarser, larger, x0, y0, size, columns, rows, frame: null };
   }
 
   const OFFSET = /^(?:0|-?(?:[1-9][0-9]{0,7}(?:\.[0-9]{0,5}[1-9])?|0\.[0-9]{0,5}[1-9]))$/;

@@ -39,17 +39,16 @@
     return { raw, low, high };
   }
 
-  /* Behind values 1..V stand larger squares, as in "0,1/2", and last the total. */
+  /* Behind values 1..V stand larger squares, as in "0,1/2", or more bins, and last the total. */
   function labelOf(window, value) {
     const { domain, release } = window;
     if (value <= domain.values) return domain.label(value);
     let at = value - domain.values;
     for (const { side } of release.coarser) {
       if (!side) break;
-      const columns = domain.columns / side,
-        size = columns * (domain.rows / side);
-      if (at <= size) return ((at - 1) % columns) + "," + Math.floor((at - 1) / columns) + "/" + side;
-      at -= size;
+      const above = domain.coarser(side);
+      if (at <= above.values) return above.label(at);
+      at -= above.values;
     }
     return "total";
   }

@@ -19,7 +19,7 @@
     );
   }
 
-  function noiseText({ release, aggregators }) {
+  function noiseText({ release, domain, aggregators }) {
     const each = {
       geometric: "two-sided geometric noise of epsilon ",
       gaussian: "discrete Gaussian noise of variance ",
@@ -27,7 +27,7 @@
     };
     if (release.kind === "exact") return "none; the numbers that were opened are exact";
     const above = release.coarser.map(
-      ({ side, number }) => ", " + number + (side ? " on squares of " + side + " times the side" : " on the total"),
+      ({ side, number }) => ", " + number + " on " + (side ? domain.larger(side) : "the total"),
     );
     return (
       "each of " + aggregators.length + " aggregators added its own " + each[release.kind] + release.number + above.join("")

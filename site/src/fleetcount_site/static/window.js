@@ -112,12 +112,12 @@
     const kind = KINDS[reader.count(1, 1, 4)],
       noised = reader.count(1, 0, 2);
     const number = noised ? reader.fraction() : null;
-    /* The levels above the cells: the side of a level's squares, 0 for the total, and its noise. */
-    const coarser = noised === 2 ? Array.from({ length: reader.count(1, 1, 6) }, () => {
+    /* The levels above the cells: the side of a level's squares or how many bins, 0 for the total, and its noise. */
+    const coarser = noised === 2 ? Array.from({ length: reader.count(1, 1, 8) }, () => {
       return { side: reader.uint(1), number: reader.fraction() };
     }) : [];
     const level = reader.fraction();
-    const thresholds = Array.from({ length: reader.count(2, 0, 5461) }, () => reader.uint(4));
+    const thresholds = Array.from({ length: reader.count(2, 0, 8190) }, () => reader.uint(4));
     return { kind, number, coarser, level, thresholds };
   }
 
@@ -131,7 +131,7 @@
       high);
   }
 
-  /* Returns how many numbers the levels above the cells have: larger squares of a grid, and last the total. */
+  /* Returns how many numbers the levels above the cells have: larger squares or more bins, and last the total. */
   function checkLevels(window) {
     const { release, domain, mode } = window,
       { kind, coarser } = release;
@@ -141,14 +141,12 @@
       checkNoise(kind, number);
       require(last, "the total stands before other levels, allowed: as the last one");
       if (side) {
-        const [columns, rows] = [domain.columns / side, domain.rows / side];
-        require(domain.kind === "grid" && side > last && (side & (side - 1)) === 0, "squares of " +
+        require(domain.coarser && side > last && (side & (side - 1)) === 0, "a level of side " +
           side +
-          " times the side, allowed: growing powers of two, of grids");
-        require(Number.isInteger(columns) && Number.isInteger(rows) && columns * rows >= 2, "squares of " +
-          side +
-          " times the side do not fill the grid");
-        cells += columns * rows;
+          ", allowed: growing powers of two, of bins and grids");
+        const { values } = domain.coarser(side);
+        require(Number.isInteger(values) && values >= 2, domain.larger(side) + " do not fill the domain");
+        cells += values;
       } else {
         require(domain.values > 1 && kind !== "one-sided", "a total of one value, or of one-sided counts");
         require(!(domain.names || []).includes("total"), "a total is asked beside a category 'total'");

@@ -1,0 +1,245 @@
+"""Means, shares and quantiles of one release or several: what they are of, by which tests, and what has none."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import scipy
+from fleetcount_analysis.answers.averages import Counts, mean, mean_of_bins, quantile, share
+from fleetcount_analysis.answers.half_widths import Coins, half_width, width_with
+from fleetcount_analysis.answers.noises import noise_total
+from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_mechanisms.answers import Truth
+from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.levels import Levels
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.responses import KaryResponse
+from fleetcount_mechanisms.sampling import SamplingDie
+
+LEVEL = Fraction(19, 20)
+HALF = Fraction(1, 2)
+NOISE = GaussianNoise(Fraction(648))
+POINTS = [Fraction(0), Fraction(10), Fraction(25), Fraction(50)]
+
+
+def direct(values: int, noise: NoiseLaw = NOISE, *, total: bool = False) -> Design:
+    return Spread(levels=Levels(values, total=total)).design(Truth(values), noise)
+
+
+def sampled(values: int, noise: NoiseLaw) -> Design:
+    return Design(answer=SamplingDie.uniform(Fraction(1, 4), values), noise=noise, values=values, aggregators=2)
+
+
+# What the numbers are of.
+
+
+def test_an_estimate_is_that_of_the_counts() -> None:
+    found = mean(direct(4), [1000, 2000, 3000, 4000], POINTS, LEVEL)
+
+    assert found.estimate == pytest.approx((2 * 10 + 3 * 25 + 4 * 50) / 10)
+    assert found.low < found.estimate < found.high
+    assert share(direct(4), [1000, 2000, 3000, 4000], {2, 4}, LEVEL).estimate == pytest.approx(0.6)
+    assert mean_of_bins(direct(3), [100, 100, 200], POINTS, LEVEL).estimate == pytest.approx(
+        5 / 4 + 17.5 / 4 + 37.5 / 2
+    )
+    assert str(share(direct(2), [5000, 5000], {1}, LEVEL)).endswith("(95 % interval, estimate 0.5)")
+
+
+def test_windows_are_added_up() -> None:
+    rows = [[1000, 2000, 3000, 4000], [500, 0, 0, 500]]
+
+    two, one = (mean(direct(4), opened, POINTS, LEVEL) for opened in (rows, np.sum(rows, axis=0)))
+
+    assert two.estimate == one.estimate
+    # Two windows have twice the variance.
+    assert two.high - two.low == pytest.approx((one.high - one.low) * 2**0.5, rel=0.05)
+
+
+def test_zooms_and_a_total_are_read_together() -> None:
+    line = Spread(levels=Levels(4, (4, 1), (1, 2), total=True)).design(Truth(4), NOISE)
+    opened = np.array([300, 300, 300, 340, 620, 600, 1240])
+    rows = np.array(line.levels.rows())
+    cells = np.linalg.lstsq(rows, opened, rcond=None)[0]
+
+    assert Counts.of(line, opened).cells == pytest.approx(cells)
+    assert mean(line, opened, POINTS, LEVEL).estimate == pytest.approx(float(cells @ [0, 10, 25, 50] / cells.sum()))
+    assert quantile(line, opened, HALF, LEVEL).value == 2
+
+
+@pytest.mark.parametrize(("q", "value"), [(Fraction(1, 20), 1), (HALF, 3), (Fraction(3, 5), 3), (Fraction(7, 10), 4)])
+def test_a_quantile_is_the_first_value_with_enough_devices_up_to_it(q: Fraction, value: int) -> None:
+    found = quantile(direct(4, TwoSidedNoise(Fraction(4))), [10_000, 20_000, 30_000, 40_000], q, LEVEL)
+
+    # A quantile on the border of two values is either of them.
+    assert (
+        found.first <= found.value <= value == found.last
+        if q != Fraction(3, 5)
+        else (found.first, found.last) == (3, 4)
+    )
+
+
+# By which tests.
+
+
+def median_of_two(sds: float) -> tuple[int, int]:
+    """Return the median's interval where D_1, whose noise has a deviation of 18 vehicles and a half, has so many."""
+    more = round(sds * math.sqrt(1296 / 2))
+    found = quantile(direct(2), [5000 - more, 5000 + more], HALF, LEVEL)
+    return found.first, found.last
+
+
+def test_each_side_of_a_quantile_has_half_of_the_error() -> None:
+    # One-sided 95 % are 1.64 deviations, 97.5 % are 1.96 (2.0 with the smoothing of the law).
+    assert [median_of_two(sds) for sds in (1.8, -1.8)] == [(1, 2), (1, 2)]
+    assert [median_of_two(sds) for sds in (2.1, -2.1)] == [(2, 2), (1, 1)]
+
+
+def test_without_a_device_in_sight_every_value_is_possible() -> None:
+    found, spread = quantile(direct(4), [3, -8, 5, 1], HALF, LEVEL), mean(direct(4), [3, -8, 5, 1], POINTS, LEVEL)
+
+    assert (found.first, found.last) == (1, 4)
+    assert (spread.low, spread.high) == (0, 50)
+    nobody = share(direct(2), [-30, -10], {1}, LEVEL)
+    assert (nobody.estimate, nobody.low, nobody.high) == (None, 0, 1)
+
+
+def test_a_mean_at_the_end_of_its_range_stays_inside() -> None:
+    found = mean(direct(4, GaussianNoise(Fraction(4))), [900, -9, 2, -3], POINTS, LEVEL)
+
+    assert found.low == 0 < found.high < 1
+
+
+def test_what_is_known_beforehand_has_no_error() -> None:
+    found = [share(direct(2), [40, 50], cells, LEVEL) for cells in ((), (1, 2))]
+
+    assert [(one.estimate, one.low, one.high) for one in found] == [(0, 0, 0), (1, 1, 1)]
+    only = mean_of_bins(direct(1), [40], [Fraction(3), Fraction(5)], LEVEL)
+    assert (only.estimate, only.low, only.high) == (4, 3, 5)
+
+
+def test_the_number_of_devices_is_bounded_from_above() -> None:
+    generator = np.random.default_rng(5)
+    noise = np.rint(generator.normal(0, 36, (400, 3))).astype(np.int64)
+
+    most = [Counts.of(direct(3), row).most(LEVEL) for row in noise + np.array([200, 300, 500])]
+    whole = [Counts.of(sampled(3, NOISE), row).most(LEVEL) for row in noise + np.array([50, 75, 125])]
+
+    # Its part of the error is a thousandth.
+    assert sum(one < 1000 for one in most) <= 4
+    assert sum(one < 1000 for one in whole) <= 4
+    assert 1000 < np.mean(most) < 1300
+
+
+def test_rounding_makes_a_mean_less_certain_and_bins_by_their_width() -> None:
+    opened = [40_000, 30_000, 20_000, 10_000]
+    exact, rounded = (mean(direct(4), opened, POINTS, LEVEL, rounded=one) for one in (False, True))
+    binned = mean_of_bins(direct(3), opened[:3], POINTS, LEVEL)
+
+    # Distances of at most half of the widest step, 25, of 100,000 devices; the noise has hardly a fifth of that.
+    assert rounded.high - rounded.low == pytest.approx(2 * 1.96 * 12.5 / 100_000**0.5, rel=0.15)
+    assert exact.high - exact.low < 0.5 * (rounded.high - rounded.low)
+    assert binned.high - binned.low > (4 * 10 + 3 * 15 + 2 * 25) / 9
+
+
+# The half width with devices' own coins.
+
+
+@pytest.mark.parametrize(
+    ("noise", "devices", "size", "rarest"),
+    [
+        (NOISE, 100, 1, 0.02),
+        (NOISE, 40_000, 1, 0.015),
+        (TwoSidedNoise(Fraction(1, 20)), 100, 1, 0.02),
+        (TwoSidedNoise(Fraction(1, 4)), 100, 3, 0),
+        (TwoSidedNoise(Fraction(2)), 9, 1, 0),
+    ],
+    ids=["noise rules", "coins rule", "geometric", "few and large", "few"],
+)
+def test_coins_and_noise_exceed_the_half_width_rarely_enough(
+    noise: NoiseLaw, devices: int, size: int, rarest: float
+) -> None:
+    law, coins = noise_total(noise, 2), Coins(variance=devices * size**2, deviation=size, largest=size)
+
+    half = width_with(((1.0, 1, law),), LEVEL, coins)
+
+    heads = np.arange(devices + 1)
+    steps, chances = (2 * heads - devices) * size, scipy.stats.binom.pmf(heads, devices, 0.5)
+    above = float(chances @ law.upper_tail(np.floor(half - steps).astype(np.int64) + 1))
+    assert rarest <= above <= 0.025
+    assert half > half_width(((1.0, 1, law),), LEVEL)
+
+
+@pytest.mark.parametrize("chance", [0.02, 0.1])
+def test_coins_that_are_nothing_like_a_normal_exceed_it_rarely_enough(chance: float) -> None:
+    law, size, devices = noise_total(TwoSidedNoise(Fraction(1)), 2), 60, 25
+    odds = chance * (1 - chance)
+    coins = Coins(variance=devices * odds * size**2, deviation=odds**0.5 * size, largest=(1 - chance) * size)
+
+    half = width_with(((1.0, 1, law),), LEVEL, coins)
+
+    heads = np.arange(devices + 1)
+    steps, chances = (heads - devices * chance) * size, scipy.stats.binom.pmf(heads, devices, chance)
+    for side in (steps, -steps):
+        assert float(chances @ law.upper_tail(np.floor(half - side).astype(np.int64) + 1)) <= 0.025
+
+
+def test_the_mean_of_a_sample_is_as_uncertain_as_who_is_in_it() -> None:
+    places = np.array([0, 10, 25, 50])
+    spread = float(np.sqrt(3 * 100_000 * np.sum((places - places.mean()) ** 2))) / 400_000
+
+    found = mean(sampled(4, NOISE), [25_000] * 4, POINTS, LEVEL)
+
+    # The noise adds 7 % to the variance, the upper end of Q a few more.
+    assert 1 < (found.high - found.low) / (2 * 1.96 * spread) < 1.15
+
+
+def test_few_and_weak_noises_leave_the_coins_to_bernstein() -> None:
+    law = noise_total(TwoSidedNoise(Fraction(8)), 2)
+    coins = Coins(variance=10_000, deviation=1, largest=1)
+
+    half = width_with(((1.0, 1, law),), LEVEL, coins)
+
+    assert 1.96 * 100 < half < 1.1 * coins.bernstein(0.025)
+
+
+# What has none.
+
+
+@pytest.mark.parametrize(
+    ("design", "said"),
+    [
+        (Design(answer=KaryResponse(HALF, 4), noise=NOISE, values=4, aggregators=2), "k-ary answers"),
+        (direct(4, OneSidedNoise(Fraction(1))), "noise one-sided geometric"),
+        (sampled(4, NoNoise()), "noise none"),
+    ],
+    ids=["response", "one-sided", "exact"],
+)
+def test_other_releases_are_refused(design: Design, said: str) -> None:
+    opened = [9] * design.output_count
+
+    for ask in (
+        lambda: mean(design, opened, POINTS, LEVEL),
+        lambda: share(design, opened, {1}, LEVEL),
+        lambda: quantile(design, opened, HALF, LEVEL),
+    ):
+        with pytest.raises(RangeError, match=f"{said}.*direct or sampled answers with two-sided noise"):
+            ask()
+
+
+def test_wrong_arguments_are_refused_by_name() -> None:
+    with pytest.raises(ShapeError, match="3 points; allowed is one for each of 4 values"):
+        mean(direct(4), [1] * 4, POINTS[:3], LEVEL)
+    with pytest.raises(ShapeError, match="4 points; allowed is one for each of 4 values, ascending"):
+        mean(direct(4), [1] * 4, POINTS[::-1], LEVEL)
+    with pytest.raises(ShapeError, match="1 point"):
+        mean(direct(1), [1], POINTS[:1], LEVEL)
+    with pytest.raises(ShapeError, match="4 edges; allowed is one more than the 4 values"):
+        mean_of_bins(direct(4), [1] * 4, POINTS, LEVEL)
+    with pytest.raises(ShapeError, match="allowed is 4 numbers a row"):
+        mean(direct(4), [1] * 5, POINTS, LEVEL)
+    with pytest.raises(RangeError, match="cell is 5; allowed is 1 to 4"):
+        share(direct(4), [1] * 4, {1, 5}, LEVEL)
+    for q in (Fraction(0), Fraction(1)):
+        with pytest.raises(RangeError, match=f"q is {q}; allowed is above 0 and below 1"):
+            quantile(direct(4), [1] * 4, q, LEVEL)
