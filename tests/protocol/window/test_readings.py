@@ -78,6 +78,11 @@ def test_a_single_float_is_its_own_shortest_decimal(number: float) -> None:
     assert exact(Single(number)) == Fraction(str(np.float32(number)))
 
 
+def test_a_single_float_below_the_normal_ones_has_as_few_digits_as_tell_it_apart() -> None:
+    assert exact(Single(-6.566484603826093e-41)) == Fraction("-6.5665e-41")
+    assert exact(Single(2.0**-149)) == Fraction("1e-45")
+
+
 @pytest.mark.parametrize(
     ("number", "said"),
     [

@@ -26,6 +26,10 @@ _SINGLE_BITS: Final = 24
 _DOUBLE_BITS: Final = 53
 
 
+_SMALLEST_NORMAL: Final = 2.0**-126
+"""The smallest float32 with all of its digits (IEEE 754, binary32)."""
+
+
 class Single(float):
     """A number that was sent as a float32; as a double it holds the same value, and more digits than were meant."""
 
@@ -34,7 +38,9 @@ class Single(float):
     def decimal(self) -> Decimal:
         """Return the shortest decimal that reads back as the same float32."""
         wanted = _SINGLE.pack(self)
-        texts = (f"{float(self):.{digits}g}" for digits in range(6, 10))
+        # Six digits of a normal number are never too many; numbers below have fewer digits of their own.
+        fewest = 6 if abs(self) >= _SMALLEST_NORMAL else 1
+        texts = (f"{float(self):.{digits}g}" for digits in range(fewest, 10))
         return Decimal(next(text for text in texts if _SINGLE.pack(float(text)) == wanted))
 
 
