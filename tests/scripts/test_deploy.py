@@ -4,10 +4,12 @@ What they name exists, fits together and is what the command takes. mosquitto's 
 tests/integration/test_broker_rules.py, the rules of monitoring/ by tests/scripts/test_alerts.py.
 """
 
+import base64
 import dataclasses
 import fnmatch
 import re
 import shutil
+import stat
 import subprocess
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -54,7 +56,7 @@ def test_every_file_is_looked_at_by_a_test() -> None:
         ),
         *(DEPLOY / "monitoring" / name for name in ("alerts.yml", "alerts_test.yml", "grafana.json", "prometheus.yml")),
         *(DEPLOY / "sample" / f"{name}.toml" for name in ("aggregator", "device", "relay")),
-        *(DEPLOY / "kustomize").rglob("*.*"),
+        *(path for path in (DEPLOY / "kustomize").rglob("*.*") if path.suffix in {".toml", ".yaml"}),
     }
     listed = subprocess.run(["git", "ls-files", "deploy"], cwd=ROOT, capture_output=True, text=True, check=False)
     if listed.returncode:
@@ -310,15 +312,6 @@ def test_one_operator_s_compose_runs_what_operator_new_makes(
     assert config.metrics is not None
 
 
-def test_the_secret_of_kubernetes_is_made_of_what_operator_new_makes(operator: Path) -> None:
-    said = (DEPLOY / "kustomize" / "aggregator" / "kustomization.yaml").read_text()
-    own = re.findall(r"--from-file=(\S+)", said.partition("operator new")[2])
-    plain = re.findall(r"--from-file=(\S+)", said.partition("operator new")[0])
-
-    assert [name for name in own if not (operator / "operator" / name).is_file()] == []
-    assert {Path(name).name for name in own} == {*plain, "beta.crt"}
-
-
 def test_several_processes_of_compose_are_one_aggregator_behind_its_balancer(
     compose: dict[str, Any], deployment: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -524,7 +517,9 @@ def test_kubernetes_files_name_what_is_there(folder: str) -> None:
         assert set(pod) <= POD
         volumes = claims | {one["name"] for one in pod["volumes"]}
         maps = {one["configMap"]["name"] for one in pod["volumes"] if "configMap" in one}
-        assert maps == {one["name"] for one in kustomization["configMapGenerator"]}
+        assert maps == {one["name"] for one in kustomization.get("configMapGenerator", ())}
+        secrets = {one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one}
+        assert secrets == {one["name"] for one in kustomization["secretGenerator"]}
         ports = {port["name"] for container in pod["containers"] for port in container["ports"]}
         own = [one for one in services if one["spec"]["selector"] == template["metadata"]["labels"]]
         assert {port["targetPort"] for one in own for port in one["spec"]["ports"]} <= ports
@@ -546,53 +541,159 @@ def listens(folder: str, config: Any) -> dict[str, str]:
     }
 
 
+@pytest.fixture(scope="module")
+def folders(operator: Path) -> Path:
+    """The folders of an operator and a relay at operator/ and relay/, for kustomize/replicated with what it adds."""
+    descriptors = [
+        str(operator / "operator" / "alpha.descriptor.toml"),
+        str(operator / "beta" / "beta.descriptor.toml"),
+    ]
+    made = ["relay", "new", "relay", "--host", "relay.example", "--output", str(operator / "relay"), *descriptors]
+    assert run_command(made) == 0
+    request, directory = str(operator / "relay" / "relay.request"), str(operator / "operator")
+    assert run_command(["operator", "admit", request, "--directory", directory, "--yes"]) == 0
+    keys = operator / "operator" / "keys"
+    (keys / "postgresql.password").write_text("secret\n")
+    (keys / "postgresql.password").chmod(0o600)
+    (keys / "postgresql.crt").write_bytes((keys / "aggregator.crt").read_bytes())
+    return operator
+
+
+def packed(folder: str, folders: Path, here: Path) -> Path:
+    """Return deploy/kustomize/FOLDER in a directory `here`, with the file that its first lines make."""
+    copy = here / "kustomize" / folder
+    shutil.copytree(DEPLOY / "kustomize" / folder, copy)
+    for name in ("operator", "relay"):
+        (here / name).symlink_to(folders / name)
+    [line] = re.findall(r"^#   (tar .*)$", (copy / "kustomization.yaml").read_text(), re.MULTILINE)
+    subprocess.run(["sh", "-ec", f"umask 077; {line}"], cwd=copy, check=True, timeout=30)
+    return copy
+
+
+def places(pod: Mapping[str, Any], copy: Path, root: Path) -> dict[str, Path]:
+    """Return where a pod of a folder has which directory: volumes below `root`, secret and configuration of `copy`."""
+    rows = {
+        row["mountPath"]: row["name"]
+        for one in (*pod["initContainers"], *pod["containers"])
+        for row in one["volumeMounts"]
+    }
+    return {
+        place: copy
+        if next((one for one in pod["volumes"] if one["name"] == name), {}).keys() & {"secret", "configMap"}
+        else root / name
+        for place, name in rows.items()
+    }
+
+
+def moved(text: str, seen: Mapping[str, Path]) -> str:
+    """Return a text of a pod with the places that it names where this machine has them."""
+    return re.sub(
+        rf"(?<![\w./])({'|'.join(map(re.escape, sorted(seen, key=len, reverse=True)))})(?=[/\s]|$)",
+        lambda found: str(seen[found[1]]),
+        text,
+    )
+
+
+def started(folder: str, pod: Mapping[str, Any], copy: Path, root: Path) -> Any:
+    """Return the configuration that a pod's process reads, once its first container has run."""
+    seen = places(pod, copy, root)
+    for place in seen.values():
+        place.mkdir(parents=True, exist_ok=True)
+    [first], [container] = pod["initContainers"], pod["containers"]
+    subprocess.run([*first["command"], moved(first["args"][0], seen)], check=True, timeout=30)
+    config = seen[str(Path(container["args"][container["args"].index("--config") + 1]).parent)]
+    environment = {one["name"]: moved(one["value"], seen) for one in container.get("env", ())}
+    name = "relay" if folder == "relay" else "aggregator"
+    return LOADERS[name](config / f"{name}.toml", environment)
+
+
+def pods(folder: str) -> list[Mapping[str, Any]]:
+    return [one["spec"]["template"]["spec"] for one in documents(folder) if one["kind"] in WORKLOADS]
+
+
+@pytest.mark.processes
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_what_runs_on_kubernetes_is_what_the_command_and_its_configuration_say(
-    folder: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    folder: str, folders: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    name = "relay" if folder == "relay" else "aggregator"
-    text = (DEPLOY / "kustomize" / folder / f"{name}.toml").read_text()
-    (tmp_path / "config.toml").write_text(text)
-    config = LOADERS[name](tmp_path / "config.toml", {})
-    workloads = [one["spec"]["template"]["spec"] for one in documents(folder) if one["kind"] in WORKLOADS]
-    roles = set()
+    copy, roles = packed(folder, folders, tmp_path), set()
 
-    for pod in workloads:
+    for number, pod in enumerate(pods(folder)):
         [container] = pod["containers"]
+        root = tmp_path / f"pod{number}"
+        config = started(folder, pod, copy, root)
         assert accepted(container["args"], capsys)
         if "--roles" in container["args"]:
             roles |= read_roles(container["args"][-1])
         for port in container["ports"]:
             assert int(listens(folder, config)[port["name"]].rpartition(":")[2]) == port["containerPort"]
-        mounted = [mount["mountPath"] for mount in container["volumeMounts"]]
-        assert [
-            str(path) for path in paths(config) if not any(str(path).startswith(f"{one}/") for one in mounted)
-        ] == []
+        own = [root / row["name"] for row in container["volumeMounts"]]
+        named = [path for path in paths(config) if path.name != "state"]  # Made at the start.
+        assert [str(path) for path in named if not path.exists()] == []
+        assert [str(path) for path in paths(config) if not any(path.is_relative_to(one) for one in own)] == []
+        private = [path for path in root.rglob("*") if path.suffix in {".key", ".password"}]
+        assert private
+        assert {stat.S_IMODE(path.stat().st_mode) for path in private} == {0o600}
+        assert not {"devices.key", "aggregators.key"} & {path.name for path in private}
         for kind in ("startupProbe", "livenessProbe", "readinessProbe"):
             if probe := container.get(kind, {}).get("httpGet"):
                 path, _, query = probe["path"].partition("?")
                 assert (path, probe["port"]) == ("/readyz" if kind == "readinessProbe" else "/healthz", "metrics")
                 assert {one.removeprefix("exclude=") for one in query.split("&") if one} <= CHECKS
+        assert (getattr(config, "store", None) is not None and config.store.url is not None) == (folder == "replicated")
+        if folder == "relay":
+            assert [one.id for one in config.aggregators] == ["alpha", "beta"]
+        else:
+            assert [peer.id for peer in config.peers] == ["beta"]
+            assert (config.keys.rotate_s is None) == (folder == "replicated"), "copies of sealing keys do not rotate"
     assert roles == (ALL_ROLES if folder == "replicated" else set())
-    assert (getattr(config, "store", None) is not None and config.store.url is not None) == (folder == "replicated")
+
+
+@pytest.mark.processes
+def test_a_pod_takes_a_peer_that_joined_later_and_keeps_the_sealing_keys_of_its_volume(
+    folders: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(folders / "operator", tmp_path / "own" / "operator")
+    shutil.copytree(folders / "relay", tmp_path / "own" / "relay")
+    [pod], root = pods("aggregator"), tmp_path / "pod"
+    first = started("aggregator", pod, packed("aggregator", tmp_path / "own", tmp_path / "1"), root)
+    hpke = first.keys.hpke_key_directory.resolve()
+    (hpke / "1.key").rename(hpke / "2.key")  # As a rotation leaves it.
+    gamma = tmp_path / "gamma" / "gamma.descriptor.toml"
+    assert run_command(["operator", "new", "gamma", "--host", "gamma.example", "--output", str(gamma.parent)]) == 0
+    joins = ["operator", "join", str(gamma), "--directory", str(tmp_path / "own" / "operator")]
+    assert run_command([*joins, "--fingerprint", fingerprint_of(gamma)]) == 0
+
+    again = started("aggregator", pod, packed("aggregator", tmp_path / "own", tmp_path / "2"), root)
+
+    assert [peer.id for peer in again.peers] == ["beta", "gamma"]
+    assert again.peers[1].ca_file is not None
+    assert again.peers[1].ca_file.is_file()
+    assert {path.name for path in again.keys.hpke_key_directory.iterdir()} == {"2.key"}
 
 
 @pytest.mark.processes
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_kustomize_builds_it(folder: str) -> None:
+def test_kustomize_builds_it(folder: str, folders: Path, tmp_path: Path) -> None:
     kubectl = shutil.which("kubectl")
     if kubectl is None:
         pytest.skip("kubectl is not on this machine: kustomize did NOT build deploy/kustomize")
-    ran = subprocess.run(
-        [kubectl, "kustomize", DEPLOY / "kustomize" / folder], capture_output=True, text=True, timeout=60, check=False
-    )
+    copy = packed(folder, folders, tmp_path)
+    ran = subprocess.run([kubectl, "kustomize", copy], capture_output=True, text=True, timeout=60, check=False)
 
     assert ran.returncode == 0, ran.stderr
     built = list(yaml.safe_load_all(ran.stdout))
-    [config] = [one for one in built if one["kind"] == "ConfigMap"]
+    [secret] = [one for one in built if one["kind"] == "Secret"]
+    maps = {one["metadata"]["name"] for one in built if one["kind"] == "ConfigMap"}
     assert {one["metadata"]["namespace"] for one in built} == {"fleetcount"}
-    pods = [one["spec"]["template"]["spec"] for one in built if one["kind"] in WORKLOADS]
-    for pod in pods:
+    [(name, content)] = secret["data"].items()
+    assert base64.b64decode(content) == (copy / name).read_bytes()
+    for pod in [one["spec"]["template"]["spec"] for one in built if one["kind"] in WORKLOADS]:
         images = {container["image"] for container in (*pod["initContainers"], *pod["containers"])}
         assert images == {"registry.example.org/fleetcount:0.1.0"}
-        assert config["metadata"]["name"] in {one.get("configMap", {}).get("name") for one in pod["volumes"]}
+        assert {one["configMap"]["name"] for one in pod["volumes"] if "configMap" in one} == maps
+        # With its content its name changes, and with it the pod.
+        assert {one["secret"]["secretName"] for one in pod["volumes"] if "secret" in one} == {
+            secret["metadata"]["name"]
+        }
+        assert f"/secret/{name}" in pod["initContainers"][0]["args"][0]
