@@ -45,6 +45,7 @@ WITHOUT_JSON = {
     "operator admit": "issues certificates; pki list --json has them all",
     "analyst new": "makes a key and a request",
     "broker new": "makes a key and a request",
+    "broker join": "changes the files of mosquitto, which says in its log what it took of them",
     "relay new": "makes a key and a request",
     "device new": "makes a key and a request",
     "device run": "runs until it is stopped; device log --json tells what it did",

@@ -14,6 +14,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
+from fleetcount.keys import broker as broker_commands
 from fleetcount.keys import operators
 from fleetcount.keys.descriptors import fingerprint_of, read_whole_descriptor
 from fleetcount.keys.pki_directory import PkiDirectory
@@ -254,6 +255,107 @@ def test_one_operator_admits_and_both_know_whom(joined: Path, fleetcount: Callab
     )
     assert len(places) == 6
     assert [place for place in places if not Path(place).exists() or not place.startswith(f"{joined}/broker/")] == []
+
+
+GAMMA = "gamma/gamma.descriptor.toml"
+
+
+@pytest.fixture
+def broker(joined: Path, fleetcount: Callable) -> Path:
+    """A broker of two operators; a third one begins later."""
+    asked(fleetcount, "broker", "new", "broker", "--host", "broker.example")
+    new(fleetcount, "gamma")
+    return joined / "broker"
+
+
+def let_in(fleetcount: Callable, whom: str, *, fingerprint: str = "", code: int = 0) -> str:
+    said = fingerprint or fingerprint_of(Path(whom))
+    ran = fleetcount("broker", "join", whom, "--directory", "broker", "--fingerprint", said)
+    assert ran.code == code, ran.err
+    return ran.out + ran.err
+
+
+def test_a_broker_lets_in_whom_a_later_operator_certifies_as_if_it_had_begun_with_it(
+    broker: Path, fleetcount: Callable
+) -> None:
+    before = tree(broker)
+
+    refused = let_in(fleetcount, GAMMA, fingerprint="00" * 16, code=3)
+    ran = fleetcount("broker", "join", GAMMA, "--directory", "broker")
+    known = let_in(fleetcount, BETA)
+
+    assert "it is not what its operator handed over" in refused
+    assert (ran.code, "nobody typed the fingerprint" in ran.err) == (2, True)
+    assert "'beta' is let in already; nothing was changed" in known
+    assert tree(broker) == before
+
+    assert "a reload (SIGHUP)" in let_in(fleetcount, GAMMA)
+    after = tree(broker)
+    assert "'gamma' is let in already; nothing was changed" in let_in(fleetcount, GAMMA)
+    whole = [
+        fleetcount("broker", "new", name, "--host", "broker.example", *BOTH, GAMMA).code for name in ("broker", "whole")
+    ]
+    assert whole == [0, 0]
+    assert tree(broker) == after
+    for file in ("clients.crt", "clients.crl", "mosquitto.acl", "gamma.descriptor.toml"):
+        assert (broker / file).read_bytes() == (broker.parent / "whole" / file).read_bytes(), file
+
+
+def test_what_is_newer_at_a_broker_stays_and_a_join_that_was_cut_short_is_finished(
+    broker: Path, fleetcount: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(fleetcount, "device", "new", "car")
+    for line in (
+        ("operator", "admit", "car/car.request", "--directory", "alpha", "--yes"),
+        ("pki", "revoke", "--pki", "alpha/pki", "--certificate", "car/car.crt"),
+    ):
+        assert fleetcount(*line).code == 0
+    newest = b"".join((broker.parent / one / "pki/clients.crl").read_bytes() for one in ("alpha", "beta"))
+    (broker / "clients.crl").write_bytes(newest)
+    rules = (broker / "mosquitto.acl").read_text() + "\n# Ours.\n"
+    (broker / "mosquitto.acl").write_text(rules)
+    write, written = broker_commands.write_file, []
+
+    def cut(path: Path, content: bytes) -> None:
+        if len(written) == 3:
+            raise KeyboardInterrupt
+        written.append(path.name)
+        write(path, content)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(broker_commands, "write_file", cut)
+        let_in(fleetcount, GAMMA, code=130)
+    assert "added 'gamma'" in let_in(fleetcount, GAMMA)
+
+    assert written == ["gamma.descriptor.toml", "clients.crl", "clients.crt"]
+    assert (broker / "clients.crl").read_bytes().startswith(newest)
+    assert (broker / "mosquitto.acl").read_text().startswith(rules)
+    assert len(load_authorities(broker / "clients.crt")) == 6
+
+
+def test_a_broker_does_not_let_in_a_double_or_somebody_else_under_a_known_name(
+    broker: Path, fleetcount: Callable
+) -> None:
+    (broker.parent / "x").mkdir()
+    os.chdir(broker.parent / "x")
+    new(fleetcount, "beta")
+    new(fleetcount, "delta", "--operator", "operator of  ALPHA")
+    new(fleetcount, "gamma", "--deployment", "other")
+    os.chdir(broker.parent)
+    before = tree(broker)
+
+    said = [
+        let_in(fleetcount, "x/beta/beta.descriptor.toml", code=3),
+        let_in(fleetcount, "x/delta/delta.descriptor.toml", code=2),
+        let_in(fleetcount, "x/gamma/gamma.descriptor.toml", code=2),
+    ]
+    nowhere = fleetcount("broker", "join", GAMMA, "--directory", "alpha")
+
+    assert "another signing_public_key of 'beta'" in said[0]
+    assert "operators must be distinct" in said[1]
+    assert "of deployment 'other', this broker of 'fleet'" in said[2]
+    assert (nowhere.code, "the folder that `fleetcount broker new` made" in nowhere.err) == (2, True)
+    assert tree(broker) == before
 
 
 @pytest.mark.parametrize(

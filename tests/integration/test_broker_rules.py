@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import re
 import signal
 import socket
 import ssl
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 import aiomqtt
 import pytest
 from fleetcount.__main__ import run_command
+from fleetcount.keys.descriptors import fingerprint_of
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.transport import mqtt_inbox
 from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing
@@ -31,7 +33,8 @@ from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_simulator.network.ports import free_ports
 
-from tests.support.shipped_broker import DEPLOY, client, mosquitto
+from tests.support.broker import mosquitto_version
+from tests.support.shipped_broker import DEPLOY, client, mosquitto, running, tls_to
 
 if TYPE_CHECKING:
     from fleetcount_aggregator.host.host import Host
@@ -42,6 +45,7 @@ AGGREGATORS = ("alpha", "beta")
 SLOT = "alpha-slot1"
 DEVICES = ("car", "thief")
 END = "end"
+UNBOUND = re.compile(r"ACL pattern '(\S+)' does not contain '%c' or '%u'")
 
 
 @pytest.fixture
@@ -175,13 +179,11 @@ def test_the_shipped_files_fit_the_protocol_and_hold_no_comment_behind_a_value()
         assert 3 / 4 < int(settings[name]) / total < 7 / 8
 
 
-def let_in(root: Path, port: int, name: str) -> bool:
+def let_in(port: int, tls: ssl.SSLContext) -> bool:
     """Return whether the broker answers a client's greeting (MQTT 3.1.1, section 3.1), and does not hang up."""
-    context = ssl.create_default_context(cafile=str(root / "PKI" / "aggregators.crt"))
-    context.load_cert_chain(root / f"{name}.crt", root / f"{name}.key")
     with socket.create_connection(("localhost", port), timeout=30) as plain:
         try:
-            with context.wrap_socket(plain, server_hostname="localhost") as secured:
+            with tls.wrap_socket(plain, server_hostname="localhost") as secured:
                 secured.sendall(b"\x10\x0c\x00\x04MQTT\x04\x02\x00\x3c\x00\x00")
                 return secured.recv(4) == b"\x20\x02\x00\x00"
         except (ssl.SSLError, ConnectionError):
@@ -208,7 +210,10 @@ async def test_a_reload_brings_authorities_and_takes_revoked_certificates_away_a
             await asyncio.sleep(0.05)
 
     async def found() -> list[bool]:
-        return [await asyncio.to_thread(let_in, enrolled, port, name) for name in ("car", "later", "thief")]
+        pairs = [(enrolled / f"{name}.crt", enrolled / f"{name}.key") for name in ("car", "later", "thief")]
+        return [
+            await asyncio.to_thread(let_in, port, tls_to(enrolled / "PKI" / "aggregators.crt", one)) for one in pairs
+        ]
 
     [port] = free_ports("127.0.0.1", 1)
     async with asyncio.timeout(60), mosquitto(enrolled, port, NAME) as broker:
@@ -223,6 +228,55 @@ async def test_a_reload_brings_authorities_and_takes_revoked_certificates_away_a
 
     said = (enrolled / "mosquitto.log").read_text()
     assert first == [True, False, True]
-    noted = ("does not contain '%c' or '%u'", "should not be run as root")  # Of deploy/mosquitto.acl, and of this test.
+    # Mosquitto 2.0 warns of a pattern that is for everybody, and knows no other way to say that. Of no third one.
+    noted = {f"fleetcount/v1/{NAME}/+/{kind}/+" for kind in ("release", "question")}
     warned = [line for line in said.splitlines() if "arning" in line or "deprecated" in line]
-    assert [line for line in warned if not any(one in line for one in noted)] == []
+    unbound = {found[1] for line in warned if (found := UNBOUND.search(line))}
+    assert unbound <= noted if mosquitto_version() >= (2, 1) else unbound == noted
+    assert [line for line in warned if not UNBOUND.search(line) and "should not be run as root" not in line] == []
+
+
+@pytest.mark.processes
+async def test_a_broker_lets_in_an_operator_that_came_later_to_its_own_topics_at_a_reload(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if find_mosquitto() is None:
+        pytest.skip("mosquitto is not on this machine (Debian: apt install mosquitto): a later operator NOT let in")
+    monkeypatch.chdir(tmp_path)
+    [port] = free_ports("127.0.0.1", 1)
+    described = {one: f"{one}/{one}.descriptor.toml" for one in (*AGGREGATORS, "gamma")}
+    two = [described[one] for one in AGGREGATORS]
+    for command in (
+        *(["operator", "new", one, "--host", f"{one}.example"] for one in described),
+        ["broker", "new", "broker", "--host", f"localhost:{port}", *two],
+        ["device", "new", "car", described["alpha"], described["gamma"]],
+        ["operator", "admit", "broker/broker.request", "--directory", "alpha", "--yes"],
+        ["operator", "admit", "car/car.request", "--directory", "gamma", "--yes"],
+    ):
+        assert run_command(command) == 0, command
+    pairs = {one: (Path(one, "keys/aggregator.crt"), Path(one, "keys/aggregator.key")) for one in described}
+    pairs["car"] = Path("car/car.crt"), Path("car/car.key")
+    tls = {name: tls_to(Path("alpha/pki/aggregators.crt"), pair) for name, pair in pairs.items()}
+
+    async def found() -> dict[str, bool]:
+        return {name: await asyncio.to_thread(let_in, port, one) for name, one in tls.items()}
+
+    async with asyncio.timeout(60), running(Path("broker/mosquitto.conf"), port, tmp_path / "log") as broker:
+        first = await found()
+        join = ["broker", "join", described["gamma"], "--directory", "broker"]
+        assert run_command([*join, "--fingerprint", fingerprint_of(Path(described["gamma"]))]) == 0
+        broker.send_signal(signal.SIGHUP)
+        while not all((await found()).values()):
+            await asyncio.sleep(0.05)
+        async with (
+            aiomqtt.Client("localhost", port, tls_context=tls["car"]) as car,
+            aiomqtt.Client("localhost", port, tls_context=tls["gamma"]) as gamma,
+        ):
+            await car.subscribe("#", qos=1)
+            for name in ("alpha", "gamma"):
+                await gamma.publish(topics.release_topic("fleet", AggregatorId(name), WINDOW), b"gamma's", qos=1)
+            await gamma.publish(topics.release_topic("fleet", AggregatorId("gamma"), WINDOW), END.encode(), qos=1)
+            heard_of = await heard(car)
+
+    assert first == {"alpha": True, "beta": True, "gamma": False, "car": False}
+    assert heard_of == {(topics.release_topic("fleet", AggregatorId("gamma"), WINDOW), "gamma's")}

@@ -33,15 +33,20 @@ async def mosquitto(root: Path, port: int, deployment: str) -> AsyncIterator[asy
     if os.geteuid() == 0:  # It would give up the rights to its own directory below the test's private one.
         with (root / "etc" / "mosquitto.conf").open("a") as file:
             file.write("user root\n")
+    async with running(root / "etc" / "mosquitto.conf", port, root / "mosquitto.log") as child:
+        yield child
+
+
+@asynccontextmanager
+async def running(config: Path, port: int, log: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run mosquitto by a configuration until the block ends, its output in `log`; give the process once it answers."""
     program = find_mosquitto()
     assert program is not None
-    log = (root / "mosquitto.log").open("wb")
-    child = await asyncio.create_subprocess_exec(
-        program, "-c", str(root / "etc" / "mosquitto.conf"), stdout=log, stderr=log
-    )
+    with log.open("wb") as output:
+        child = await asyncio.create_subprocess_exec(program, "-c", str(config), stdout=output, stderr=output)
     try:
         for _ in range(200):
-            assert child.returncode is None, (root / "mosquitto.log").read_text()
+            assert child.returncode is None, log.read_text()
             try:
                 _, writer = await asyncio.open_connection("localhost", port)
             except OSError:
@@ -54,16 +59,26 @@ async def mosquitto(root: Path, port: int, deployment: str) -> AsyncIterator[asy
         if child.returncode is None:
             child.terminate()
         await child.wait()
-        log.close()
 
 
 def client(
     root: Path, port: int, name: str | None, identifier: str | None = None, *, clean_session: bool = True
 ) -> aiomqtt.Client:
     """Return a raw MQTT client with a party's certificate, or with none."""
-    context = ssl.create_default_context(cafile=str(root / "PKI" / "aggregators.crt"))
-    if name is not None:
-        context.load_cert_chain(root / f"{name}.crt", root / f"{name}.key")
+    pair = None if name is None else (root / f"{name}.crt", root / f"{name}.key")
     return aiomqtt.Client(
-        "localhost", port, tls_context=context, timeout=30, identifier=identifier, clean_session=clean_session
+        "localhost",
+        port,
+        tls_context=tls_to(root / "PKI" / "aggregators.crt", pair),
+        timeout=30,
+        identifier=identifier,
+        clean_session=clean_session,
     )
+
+
+def tls_to(authority: Path, pair: tuple[Path, Path] | None) -> ssl.SSLContext:
+    """Return the TLS of a client: who certifies the broker, and the client's own certificate and key."""
+    context = ssl.create_default_context(cafile=str(authority))
+    if pair is not None:
+        context.load_cert_chain(*pair)
+    return context

@@ -57,6 +57,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "keys descriptor --config no-such-file.toml --from no-such-file.toml --output no-such-directory/descriptor",
         "pki revoke --pki no-such-directory --certificate no-such-file.crt",
         "operator join no-such-file.toml --directory no-such-directory",
+        "broker join no-such-file.toml --directory no-such-directory",
         "analyst new ana no-such-file.toml",
         "broker new broker --host b.example no-such-file.toml",
         "question sign --config no-such-file.toml no-such-file.question",

@@ -17,6 +17,7 @@ _KEYS = "fleetcount.keys.aggregator_keys"
 _PKI = "fleetcount.keys.pki"
 _OPERATORS = "fleetcount.keys.operators"
 _PARTIES = "fleetcount.keys.parties"
+_BROKER = "fleetcount.keys.broker"
 
 
 @click.group(
@@ -157,7 +158,12 @@ def analyst() -> None:
 
 @click.group(
     cls=LazyGroup,
-    lazy=table([("new", _PARTIES, "broker", "What mosquitto needs: key, request, configuration, rules.")]),
+    lazy=table(
+        [
+            ("new", _BROKER, "new", "What mosquitto needs: key, request, configuration, rules."),
+            ("join", _BROKER, "join", "Let in whom another operator certifies, by its descriptor and its fingerprint."),
+        ]
+    ),
 )
 def broker() -> None:
     """Begin as the MQTT broker of a deployment, which is trusted with nothing."""

@@ -263,6 +263,7 @@ EXAMPLES: Final = {
     "analyst new": "fleetcount analyst new ana alpha.descriptor.toml beta.descriptor.toml",
     "broker": "fleetcount broker new broker --host broker.example alpha.descriptor.toml beta.descriptor.toml",
     "broker new": "fleetcount broker new broker --host broker.example alpha.descriptor.toml beta.descriptor.toml",
+    "broker join": "fleetcount broker join gamma.descriptor.toml --directory broker",
     "keys": "fleetcount keys init --output deployment",
     "pki": "fleetcount pki init --output PKI --deployment bologna",
     "question": "fleetcount question create --spec question.toml --output speed.question",

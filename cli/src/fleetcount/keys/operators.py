@@ -25,7 +25,6 @@ from fleetcount_protocol.channel.user_names import slot_name
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
-from fleetcount_protocol.window.window import operator_key
 from fleetcount_protocol.wire.topics import BUCKETS
 from fleetcount_simulator.network.deployments import (
     HPKE_KEY_ID,
@@ -43,7 +42,6 @@ from fleetcount_transport.toml_writing import toml_tables, toml_text
 from fleetcount.command.base import RefusedByPolicyError, StrictCommand, one_line, utc
 from fleetcount.command.options import Count, read_text, write_file
 from fleetcount.keys.descriptors import (
-    Descriptor,
     OperatorParts,
     authorities_pem,
     check_names,
@@ -51,7 +49,16 @@ from fleetcount.keys.descriptors import (
     fingerprint_of,
     host_and_port,
     read_whole_descriptor,
-    same_fingerprint,
+)
+from fleetcount.keys.joining import (
+    FINGERPRINT,
+    JOINED,
+    Here,
+    Joining,
+    check_joining,
+    confirm,
+    read_joining,
+    refuse_another,
 )
 from fleetcount.keys.pki_directory import Issued, PkiDirectory
 from fleetcount.keys.requests import MIN_BATCH, SHOWN_DIGITS, Request, listening_host, new_directory, read_request
@@ -239,28 +246,23 @@ def _say_made(root: Path, descriptor: Path, plan: AggregatorPlan) -> None:
 
 
 @click.command("join", cls=StrictCommand)
-@click.argument("descriptor", metavar="PEER.descriptor.toml", type=_PATH)
+@JOINED
 @_DIRECTORY
-@click.option("--fingerprint", metavar="HEX", help="What the other operator reads to you, in place of typing it.")
+@FINGERPRINT
 def join(descriptor: Path, directory: Path, fingerprint: str | None) -> None:
     """Trust another operator, once the fingerprint that it reads to you is the one of its descriptor.
 
     Its aggregator becomes one of [[peers]], whom its own authority alone certifies; devices and analysts that it admits
     are served here, and its relays may come. Run again it changes nothing.
     """
-    config = _config_of(directory)
-    found = read_whole_descriptor(descriptor)
-    added = found.operator_parts
-    if added is None:
-        raise UsageError(f"{descriptor} has no aggregator_authority; `fleetcount operator new` writes one that has")
-    name = found.aggregator.aggregator_id
-    if _is_joined(directory, config, found, added):
-        click.echo(f"{directory / _CONFIG}: {name!r} is a peer already; nothing was changed")
+    config, joining = _config_of(directory), read_joining(descriptor)
+    if _is_joined(directory, config, joining):
+        click.echo(f"{directory / _CONFIG}: {joining.name!r} is a peer already; nothing was changed")
         return
-    _check_peer(descriptor, config, PkiDirectory(directory / "pki"), found, added)
-    _confirm(descriptor, found, fingerprint)
-    _add(directory, descriptor, found, added)
-    click.echo(one_line(f"{directory / _CONFIG}: added {name!r} of {found.aggregator.operator!r}"))
+    _check_peer(config, PkiDirectory(directory / "pki"), joining)
+    confirm(joining, fingerprint)
+    _add(directory, joining)
+    click.echo(one_line(f"{directory / _CONFIG}: added {joining.name!r} of {joining.operator!r}"))
     click.echo(f"next: fleetcount aggregator serve --config {directory / _CONFIG}")
 
 
@@ -271,89 +273,57 @@ def _config_of(directory: Path) -> AggregatorConfig:
     return load_config(path, {})
 
 
-def _is_joined(directory: Path, config: AggregatorConfig, found: Descriptor, added: OperatorParts) -> bool:
+def _is_joined(directory: Path, config: AggregatorConfig, joining: Joining) -> bool:
     """Return whether the configuration has this very peer.
 
     Raises:
         RefusedByPolicyError: it has one of this id that is somebody else, or is reached elsewhere.
     """
-    name = found.aggregator.aggregator_id
-    peer = next((one for one in config.peers if one.id == name), None)
+    one, added = joining.descriptor.aggregator, joining.parts
+    peer = next((peer for peer in config.peers if peer.id == joining.name), None)
     if peer is None:
         return False
-    here = directory / _CONFIG
-    said = {
-        "signing_public_key": peer.signing_public_key == found.aggregator.signing_public_key,
-        "operator": peer.operator == found.aggregator.operator,
+    same = {
+        "signing_public_key": peer.signing_public_key == one.signing_public_key,
+        "operator": peer.operator == one.operator,
         "endpoint": peer.endpoint == added.peer_endpoint,
         "ca_file": peer.ca_file is not None and load_authorities(peer.ca_file) == (added.aggregator_authority,),
     }
-    for key, same in said.items():
-        if not same:
-            raise RefusedByPolicyError(
-                f"{here} has another {key} of {name!r} than its descriptor; nothing was changed: ask its operator by"
-                " voice, and take its [[peers]] out by hand if it has begun anew"
-            )
+    refuse_another(directory / _CONFIG, joining.name, same, "take its [[peers]] out by hand")
     return True
 
 
-def _check_peer(
-    path: Path, config: AggregatorConfig, pki: PkiDirectory, found: Descriptor, added: OperatorParts
-) -> None:
-    one, own = found.aggregator, config.aggregator
-    if added.deployment != own.deployment:
-        raise UsageError(f"{path} is of deployment {added.deployment!r}, this aggregator of {own.deployment!r}")
-    signing = load_signing_key(config.keys.signing_key_file).public_key().public_bytes_raw()
-    if one.aggregator_id == own.id or one.signing_public_key == signing:
-        raise UsageError(f"{path} describes this aggregator itself, {own.id!r}; give that of the other operator")
-    if operator_key(one.operator) in {
-        operator_key(name) for name in (own.operator, *(peer.operator for peer in config.peers))
-    }:
-        raise UsageError(f"{path} has the operator {one.operator!r}, who is here already; operators must be distinct")
-    if one.mqtt_broker and config.mqtt is not None and one.mqtt_broker != config.mqtt.broker:
-        raise UsageError(f"{path} has the broker {one.mqtt_broker!r}, this aggregator {config.mqtt.broker!r}")
+def _check_peer(config: AggregatorConfig, pki: PkiDirectory, joining: Joining) -> None:
+    own, signing = config.aggregator, load_signing_key(config.keys.signing_key_file).public_key().public_bytes_raw()
+    if joining.name == own.id or joining.descriptor.aggregator.signing_public_key == signing:
+        raise UsageError(
+            f"{joining.path} describes this aggregator itself, {own.id!r}; give that of the other operator"
+        )
     # Not what is in trusted/ already: a join that was cut short is finished.
     known = {
         *pki.authorities().values(),
         *(one for peer in config.peers if peer.ca_file is not None for one in load_authorities(peer.ca_file)),
     }
-    if {added.aggregator_authority, added.device_authority} & known:
-        raise UsageError(f"{path} has an authority that is trusted here already; every operator has its own")
+    here = Here(
+        who="aggregator",
+        deployment=own.deployment,
+        broker="" if config.mqtt is None else config.mqtt.broker,
+        operators=(own.operator, *(peer.operator for peer in config.peers)),
+        authorities=known,
+    )
+    check_joining(joining, here)
 
 
-def _confirm(path: Path, found: Descriptor, said: str | None) -> None:
-    """Let the operator compare the fingerprint.
-
-    Raises:
-        RefusedByPolicyError: it is another one.
-        UsageError: there is nobody to type it.
-    """
-    fingerprint, name = fingerprint_of(path), found.aggregator.aggregator_id
-    if said is None:
-        asked = f"The fingerprint of {path.name} that the operator of {name!r} reads to you"
-        try:
-            said = str(click.prompt(asked, type=str))
-        except click.Abort:
-            if sys.stdin.isatty():
-                raise
-            raise UsageError("nobody typed the fingerprint; give it with --fingerprint") from None
-    if not same_fingerprint(said, fingerprint):
-        raise RefusedByPolicyError(
-            f"{path} has the fingerprint {fingerprint}, not {said[:60]!r}: it is not what its operator handed over;"
-            " nothing was changed"
-        )
-
-
-def _add(directory: Path, path: Path, found: Descriptor, added: OperatorParts) -> None:
+def _add(directory: Path, joining: Joining) -> None:
     """Write the peer's files, and its [[peers]] last: what a crash leaves before is written again."""
-    name = str(found.aggregator.aggregator_id)
+    name, added = joining.name, joining.parts
     ca_file = f"peers/{name}.crt"
     write_file(directory / ca_file, authorities_pem([added.aggregator_authority]))
     for kind, authority in (("aggregators", added.aggregator_authority), ("devices", added.device_authority)):
         trusted = directory / "trusted" / f"{kind}.crt"
         write_file(trusted, authorities_pem(list(dict.fromkeys((*load_authorities(trusted), authority)))))
-    write_file(directory / f"{name}.descriptor.toml", path.read_bytes())
-    heading, rows = peer_table(found.aggregator, added.peer_endpoint, ca_file)
+    write_file(directory / f"{name}.descriptor.toml", joining.path.read_bytes())
+    heading, rows = peer_table(joining.descriptor.aggregator, added.peer_endpoint, ca_file)
     peer = toml_tables("", [(heading, rows)]).partition("\n")[2]
     text = read_text(directory / _CONFIG).rstrip("\n") + "\n" + peer
     candidate = directory / f".{_CONFIG}.next"

@@ -11,6 +11,7 @@ import secrets
 import shutil
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -35,6 +36,7 @@ MIN_BATCH: Final = click.option(
     help="Refuse questions that may count fewer devices.",
 )
 """The option of a party that says how few devices a question may count."""
+HOST: Final = click.option("--host", required=True, metavar="HOST[:PORT]", help="Where others reach it.")
 OUTPUT: Final = click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="A new folder (NAME).")
 DESCRIPTORS: Final = click.argument(
     "descriptors", metavar="DESCRIPTOR...", nargs=-1, required=True, type=click.Path(path_type=Path)
@@ -147,6 +149,11 @@ def begin_party(
         for file, content in {**files, f"{name}.request": request}.items():
             write_file(stage / file, content, overwrite=False)
     return True
+
+
+def sample(name: str) -> str:
+    """Return a shipped file, with which a party begins."""
+    return resources.files("fleetcount.samples").joinpath(name).read_text(encoding="utf-8")
 
 
 def check_file_name(name: str) -> None:
