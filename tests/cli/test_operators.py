@@ -4,6 +4,7 @@ import asyncio
 import base64
 import io
 import os
+import pwd
 import re
 import stat
 from collections.abc import Callable
@@ -38,6 +39,7 @@ from fleetcount_relay.config import load_relay_config
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.aggregator.transport.test_shells import pem_pair
+from tests.support.users import user_of
 
 ALPHA, BETA = "alpha/alpha.descriptor.toml", "beta/beta.descriptor.toml"
 BOTH = (ALPHA, BETA)
@@ -266,6 +268,22 @@ def broker(joined: Path, fleetcount: Callable) -> Path:
     asked(fleetcount, "broker", "new", "broker", "--host", "broker.example")
     new(fleetcount, "gamma")
     return joined / "broker"
+
+
+def test_a_broker_s_owner_may_be_a_user_without_a_name(
+    two: Path, fleetcount: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked(fleetcount, "broker", "new", "named", "--host", "broker.example")
+    with monkeypatch.context() as nameless:
+        nameless.setattr("os.geteuid", lambda: user_of(0))
+        asked(fleetcount, "broker", "new", "nameless", "--host", "broker.example")
+
+    rows = {name: (two / name / "mosquitto.conf").read_text().splitlines() for name in ("named", "nameless")}
+    owner = pwd.getpwuid(os.geteuid()).pw_name
+    assert {name: [row for row in rows[name] if row.startswith("user ")] for name in rows} == {
+        "named": [f"user {owner}"],
+        "nameless": [],
+    }
 
 
 def let_in(fleetcount: Callable, whom: str, *, fingerprint: str = "", code: int = 0) -> str:

@@ -1,6 +1,7 @@
 """docs/first-deployment.md, played line by line.
 
-Each party has a folder of its own and processes of its own, and nothing is shared but what the page hands over.
+Each party has a folder of its own and processes of its own, and nothing is shared but what the page hands over. Where
+the tests run as root each party is a user of its own, to whom the folders of all others are closed.
 """
 
 import os
@@ -18,6 +19,7 @@ from fleetcount_simulator.network.brokers import find_mosquitto
 from fleetcount_simulator.network.ports import free_ports
 
 from tests.support.processes import pace, wait_until, without_numba
+from tests.support.users import ran_as, under, user_of, why_one_user
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
 
@@ -37,10 +39,14 @@ def page_lines() -> list[str]:
 
 @dataclass
 class Stage:
-    """The parties' folders below `root`, what was said so far, and the commands that stay."""
+    """The parties' folders below `root`, what was said so far, and the commands that stay.
+
+    `users` has the user of each party, and is empty where all are one.
+    """
 
     root: Path
     environment: dict[str, str]
+    users: dict[str, int] = field(default_factory=dict)
     said: dict[str, str] = field(default_factory=dict)
     staying: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
 
@@ -50,7 +56,7 @@ class Stage:
             for taker in handed["takers"].split():
                 place = self.root / taker / (handed["place"] or "")
                 assert place.is_dir(), line
-                shutil.copy(self.root / handed["giver"] / handed["file"], place)
+                self.own(taker, Path(shutil.copy(self.root / handed["giver"] / handed["file"], place)))
             return
         spoken = SPOKEN.fullmatch(line)
         assert spoken is not None, line
@@ -63,9 +69,9 @@ class Stage:
 
     def run(self, who: str, command: str, typed: str = "", *, expect: int = 0) -> str:
         done = subprocess.run(
-            ["sh", "-c", command],
+            self.as_typed(who, command),
             cwd=self.root / who,
-            env=self.environment,
+            env=self.environment_of(who),
             input=typed,
             capture_output=True,
             text=True,
@@ -79,8 +85,24 @@ class Stage:
     def begin(self, who: str, command: str) -> None:
         with (self.root / f"{who}.{len(self.staying)}.log").open("wb") as log:
             self.staying[f"{who}$ {command}"] = subprocess.Popen(
-                ["sh", "-c", f"exec {command}"], cwd=self.root / who, env=self.environment, stdout=log, stderr=log
+                self.as_typed(who, f"exec {command}"),
+                cwd=self.root / who,
+                env=self.environment_of(who),
+                stdout=log,
+                stderr=log,
             )
+
+    def as_typed(self, who: str, command: str) -> list[str]:
+        user = self.users.get(who)
+        return [*(() if user is None else under(user, self.root, who)), "sh", "-c", command]
+
+    def environment_of(self, who: str) -> dict[str, str]:
+        return {**self.environment, "HOME": str(self.root / who)} if self.users else self.environment
+
+    def own(self, who: str, path: Path) -> None:
+        """Let a party own a file of its own machine."""
+        if (user := self.users.get(who)) is not None:
+            os.chown(path, user, user)
 
     def answer(self, line: str) -> str:
         """Return what a person types: what the other operator reads out, and yes."""
@@ -117,8 +139,6 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     program = find_mosquitto()
     if program is None:
         pytest.skip("mosquitto is not on this machine (Debian: apt install mosquitto): the page was NOT played")
-    for party in PARTIES:
-        (tmp_path / party).mkdir(mode=0o700)
     tools = tmp_path / "bin"
     tools.mkdir()
     (tools / "fleetcount").write_text(f'#!/bin/sh\nexec {sys.executable} -m fleetcount "$@"\n')
@@ -126,6 +146,12 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     (tools / "mosquitto").symlink_to(program)
     path = f"{tools}{os.pathsep}{os.environ['PATH']}"
     here = Stage(tmp_path, {**os.environ, **without_numba(), **addresses(), "PATH": path})
+    if not why_one_user(*several(tmp_path)):
+        here.users = {party: user_of(place) for place, party in enumerate(PARTIES)}
+        here.environment.pop("TMPDIR", None)
+    for party in PARTIES:
+        (tmp_path / party).mkdir(mode=0o700)
+        here.own(party, tmp_path / party)
     try:
         yield here
     finally:
@@ -133,6 +159,12 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
             child.terminate()
         for child in here.staying.values():
             child.wait(60)
+
+
+def several(root: Path) -> tuple[Path, dict[str, str]]:
+    """Return a folder of the test's with other users' rights, and what they have as environment."""
+    root.chmod(0o755)
+    return root, {**os.environ, "HOME": str(root)}
 
 
 def private_files(folder: Path) -> dict[bytes, Path]:
@@ -183,6 +215,28 @@ def test_the_page_leads_from_nothing_to_a_published_count(stage: Stage) -> None:
         assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in files.values()), party
         for other in set(PARTIES) - {party}:
             assert not files.keys() & owners[other].keys(), (party, other)
+    for party, user in stage.users.items():
+        assert {path.stat().st_uid for path in ((stage.root / party), *(stage.root / party).rglob("*"))} == {user}
+        for other in set(PARTIES) - {party}:
+            assert "Permission denied" in stage.run(party, f"ls ../{other}", expect=2), (party, other)
+
+
+def test_the_parties_of_the_page_are_users_of_their_own_where_the_machine_lets_them(tmp_path: Path) -> None:
+    """What the test above plays with; where it cannot, it plays all parties as one user, and this one says so."""
+    if why := why_one_user(*several(tmp_path)):
+        pytest.skip(f"{why}: the page was played with ONE user for all parties")
+    for party in ("alpha", "beta"):
+        (tmp_path / party).mkdir(mode=0o700)
+        (tmp_path / party / "own").write_text(party)
+    environment = {**os.environ, "LC_ALL": "C"}
+    for place, party in enumerate(("alpha", "beta")):
+        for path in ((tmp_path / party), (tmp_path / party / "own")):
+            os.chown(path, user_of(place), user_of(place))
+
+    own, other = (ran_as(user_of(0), tmp_path, ["cat", f"{one}/own"], environment) for one in ("alpha", "beta"))
+
+    assert (own.returncode, own.stdout) == (0, "alpha")
+    assert (other.returncode, other.stdout, "Permission denied" in other.stderr) == (1, "", True)
 
 
 def answered_by_all(stage: Stage, devices: list[str]) -> None:

@@ -4,7 +4,9 @@ A folder with a key and a request, what mosquitto is configured by, whom it lets
 print a key, and it starts nothing.
 """
 
-import getpass
+import contextlib
+import os
+import pwd
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -91,8 +93,10 @@ def _conf(name: str, place: Path, host: str, port: int) -> Iterator[str]:
             yield f"{key} {place}/\n"
         else:
             yield line
-    # Begun by root, mosquitto would give up the rights to this folder.
-    yield f"\n# Whose folder this is; of other users only root may become that one.\nuser {getpass.getuser()}\n"
+    # Begun by root, mosquitto would give up the rights to this folder. A user may have no name, as in a container.
+    with contextlib.suppress(KeyError):
+        owner = pwd.getpwuid(os.geteuid()).pw_name
+        yield f"\n# Whose folder this is; of other users only root may become that one.\nuser {owner}\n"
 
 
 def _acl(deployment: str, ids: list[str]) -> Iterator[str]:
