@@ -27,7 +27,7 @@ from tests.campaign.faults import FAULTS, fits
 from tests.campaign.lanes import STORES, lane, stores_here
 from tests.campaign.page import Run, page, read_lists, read_soak, with_part
 from tests.campaign.trials import NOTHING, Lane, Trial
-from tests.support.build import build
+from tests.support.build import build, today
 
 _PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "reliability.md"
 _IDLE: Final = 3
@@ -190,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     faults, seed = chosen.faults or list(FAULTS), chosen.seed or random.SystemRandom().randrange(1 << 30)
     begun, failed = time.monotonic(), list[str]()
     if chosen.seconds > 0:
-        run = Run(seed=seed, lanes=chosen.lanes, build=build())
+        run = Run(seed=seed, lanes=chosen.lanes, build=build(), day=today())
         with tempfile.TemporaryDirectory(prefix="fc-campaign-") as directory:
             campaign = Campaign(faults, chosen.trials, begun + chosen.seconds, Path(directory), run, chosen.result)
             asyncio.run(_all(campaign, chosen.lanes, seed, chosen.store))

@@ -2,8 +2,9 @@
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +37,9 @@ start; later the process starts with the right one. strace lets every fsync of a
 files, descriptors and memory to at most what a process has. A denied device may be left out of a window that goes on,
 and counts in none that opens later. The p99 of fewer than a hundred values is the longest. [Faults](faults.md) lists
 what else can go wrong, with its tests.
+
+A sentence with figures names the day and the commit of what ran. What the source has since is in none of them: `make
+nightly` has a thousand trials and a million lists of failures each time, and writes this page anew.
 """
 
 
@@ -47,6 +51,8 @@ class Run:
     lanes: int
     build: str = ""
     """The commit of the source."""
+    day: str = ""
+    """The day on which it began, UTC, as in 2026-11-28."""
     took_s: float = 0.0
     second: int = 0
     missing: list[str] = field(default_factory=list[str])
@@ -69,7 +75,7 @@ def read_lists(path: Path) -> str:
     ends = ", ".join(f"{end} {count:,}" for end, count in sorted(row["ends"].items(), key=lambda one: -one[1]))
     failed = "none of them broke a promise" if row["failed"] == 0 else f"{row['failed']:,} of them broke a promise"
     return (
-        f"Beside these trials, {row['lists']:,} lists of failures on virtual time{_at([row.get('build', '')])} in"
+        f"Beside these trials, {row['lists']:,} lists of failures on virtual time{_at([row])} in"
         f" {row['seconds'] / 60:,.0f} minutes, nine to each course of"
         f" what devices send and the tenth with its own: {failed}. They ended: {ends}."
     )
@@ -83,7 +89,7 @@ def read_soak(path: Path) -> str:
     )
     failed = f" It failed: {'; '.join(row['failed'])}." if row["failed"] else ""
     return (
-        f"Of a soak of {row['soak_s'] / 60:,.0f} minutes{_at([row.get('build', '')])}, a window every"
+        f"Of a soak of {row['soak_s'] / 60:,.0f} minutes{_at([row])}, a window every"
         f" {row['every_s']:g} s, {row['released']:,} of"
         f" {row['windows']:,} windows were released. What an aggregator and its workers held once it had settled and in"
         f" the end: {held}.{failed}"
@@ -103,10 +109,12 @@ def _percentile(values: Sequence[float], share: float) -> str:
     return f"{sorted(values)[min(len(values) - 1, int(share * len(values)))]:.1f} s"
 
 
-def _at(builds: Sequence[str]) -> str:
-    """Return of which state of the source something is, as part of a sentence."""
-    known = sorted({one for one in builds if one})
-    return f" at commit {' and '.join(known)}" if known else ""
+def _at(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return of which days and which states of the source results are, as part of a sentence."""
+    days = [date.fromisoformat(one) for one in sorted({row.get("day") or "" for row in rows} - {""})]
+    builds = sorted({row.get("build") or "" for row in rows} - {""})
+    parts = {"on": [f"{one.day} {one:%B %Y}" for one in days], "at commit": builds}
+    return "".join(f" {word} {' and '.join(found)}" for word, found in parts.items() if found)
 
 
 def page(runs: Sequence[Run], *beside: str) -> str:
@@ -132,8 +140,8 @@ def _results(runs: Sequence[Run], *beside: str) -> list[str]:
     killed = sum(trial.fault.startswith("kill") for trial in trials)
     took = f"{sum(run.took_s for run in runs) / 60:.1f} minutes" + (f" of {len(runs)} runs" if len(runs) > 1 else "")
     lines = [
-        f"{len(trials)} trials in {took}{_at([run.build for run in runs])}, {struck} of them under a fault and {killed}"
-        " under a kill:"
+        f"{len(trials)} trials in {took}{_at([asdict(run) for run in runs])}, {struck} of them under a fault and"
+        f" {killed} under a kill:"
         f" {sum(one.lost for one in trials)} lost, {sum(one.doubled for one in trials)} doubled,"
         f" {sum(bool(one.wrong) for one in trials)} wrong, {sum(run.second for run in runs)} second releases,"
         f" {sum(one.stuck for one in trials)} stuck, of {sum(one.delivered for one in trials):,} reports receipted in"

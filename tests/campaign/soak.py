@@ -33,7 +33,7 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_transport.lost_reasons import call_reason
 
 from tests.support.broker import embedded_broker
-from tests.support.build import build
+from tests.support.build import build, today
 from tests.support.deployment import LiveDeployment
 from tests.support.fleet import Fleet, offer_of
 from tests.support.oracle import expected_difference, raw_cells
@@ -273,6 +273,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     ]
     result = {
         "build": build(),
+        "day": today(),
         "soak_s": chosen.seconds,
         "every_s": chosen.every,
         "windows": soak.asked,

@@ -1,6 +1,7 @@
 """Two trials of the campaign, always; `python -m tests.campaign` has the rest, and its page is docs/reliability.md."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,8 @@ from tests.campaign.trials import Lane, Trial
 from tests.support.broker import RunningBroker
 from tests.support.deployment import Deployed
 from tests.support.live_relay import LiveRelay
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 
 
 @pytest.mark.processes
@@ -72,10 +75,19 @@ def test_runs_from_files_make_one_page(tmp_path: Path) -> None:
 
 
 def test_a_part_of_the_page_is_written_anew_and_the_rest_stays(tmp_path: Path) -> None:
-    run = Run(seed=1, lanes=1, took_s=60, build="0123abc")
+    run = Run(seed=1, lanes=1, took_s=60, build="0123abc", day="2026-11-08")
     run.trials = [Trial(fault="kill -9 of both", store="SQLite", end="released")]
     (tmp_path / "lists.json").write_text(
-        json.dumps({"build": "4567def", "lists": 10, "seconds": 600, "failed": 0, "ends": {"released": 10}})
+        json.dumps(
+            {
+                "build": "4567def",
+                "day": "2026-10-31",
+                "lists": 10,
+                "seconds": 600,
+                "failed": 0,
+                "ends": {"released": 10},
+            }
+        )
     )
     whole = page([run], read_lists(tmp_path / "lists.json"))
 
@@ -83,13 +95,23 @@ def test_a_part_of_the_page_is_written_anew_and_the_rest_stays(tmp_path: Path) -
     run.trials *= 2
     twice = with_part(once, "Far clocks", [run])
 
-    assert "1 trials in 1.0 minutes at commit 0123abc, 1 of them" in whole
-    assert "10 lists of failures on virtual time at commit 4567def in" in whole
+    assert "1 trials in 1.0 minutes on 8 November 2026 at commit 0123abc, 1 of them" in whole
+    assert "10 lists of failures on virtual time on 31 October 2026 at commit 4567def in" in whole
     assert once.startswith(whole)
     assert "\n\n## Far clocks\n\n1 trials in" in once
     assert twice.startswith(whole)
     assert twice.count("## Far clocks") == 1
     assert "\n\n## Far clocks\n\n2 trials in" in twice
+
+
+def test_the_page_that_is_shipped_says_of_which_day_its_figures_are() -> None:
+    shipped = PAGE.read_text(encoding="utf-8")
+    head = page([Run(seed=1, lanes=1)]).partition("0 trials in")[0]
+    figures = re.findall(r"^.*(?: trials in | lists of failures on |Of a soak of ).*$", shipped, re.MULTILINE)
+
+    assert shipped.startswith(head)
+    assert len(figures) == 4
+    assert [one for one in figures if not re.search(r" on \d{1,2} [A-Z][a-z]+ 20\d\d\b", one)] == []
 
 
 def test_the_soak_stands_on_the_page_with_what_was_held_at_its_start_and_end(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ import structlog
 
 from tests.model.lists import Operation, Runner, draw, shrunk
 from tests.model.remembering import remembered
-from tests.support.build import build
+from tests.support.build import build, today
 
 _CHUNK = 50
 _SAID = 10
@@ -137,6 +137,7 @@ class _Sums:
         if self.chosen.result is not None:
             sums = {
                 "build": build(),
+                "day": today(),
                 "lists": self.done,
                 "seconds": round(took_s, 1),
                 "failed": self.failed,

@@ -1,6 +1,7 @@
-"""Of which state of the source a result is: the commit, which results carry and pages name."""
+"""Of which day and which state of the source a result is, which results carry and pages name."""
 
 import subprocess
+from datetime import UTC, datetime
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parents[2]
@@ -13,3 +14,8 @@ def build() -> str:
         return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()
     except (OSError, subprocess.CalledProcessError):
         return ""
+
+
+def today() -> str:
+    """Return the day, UTC, as in 2026-11-28."""
+    return datetime.now(UTC).date().isoformat()
