@@ -72,3 +72,12 @@ def test_what_does_not_fit_is_refused_in_one_line(fleetcount: Callable, signed: 
     assert (none.code, twice.code) == (2, 2)
     assert "none.succession is no succession of a signing key" in none.error_line
     assert "another signing key than the one trusted before it" in twice.error_line
+
+
+def test_a_release_that_an_editor_saved_with_a_byte_order_mark_is_read(fleetcount: Callable, signed: Path) -> None:
+    text = (signed / "old.json").read_bytes()
+    (signed / "old.json").write_bytes(b"\xef\xbb\xbf" + text.replace(b"\n", b"\r\n"))
+
+    ran = fleetcount("verify", "old.json", "--config", "analyst.toml")
+
+    assert (ran.code, "trusted by analyst.toml" in ran.out) == (0, True), ran.err

@@ -170,6 +170,7 @@ def test_the_shipped_files_fit_the_protocol_and_hold_no_comment_behind_a_value()
     messages = (RELEASE_ANSWER, QUESTION_OFFER, SESSION_REQUEST, SESSION_REPLY, UPLOAD, UPLOAD_ANSWER)
 
     assert [row for row in rows if "#" in row and not row.startswith("#")] == []
+    assert "per_listener_settings" not in settings, "deprecated, and gone with mosquitto 3"
     # A broker that takes less cannot keep a record; one that takes more lets a device end an aggregator's connection.
     assert int(settings["max_packet_size"]) == MAX_MQTT_PACKET_BYTES
     assert max(one.largest for one in messages) + topics.MAX_TOPIC_BYTES + 9 <= MAX_MQTT_PACKET_BYTES

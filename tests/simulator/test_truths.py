@@ -46,13 +46,15 @@ BAD_FILES: list[tuple[str, str]] = [
     ("vehicle,value\n1,a\0b\n", "NUL"),
     ('vehicle,value\n1,"a\n2,b\n', "t.csv line"),
     ('vehicle,value\n1,"a\nb"\n', "a field holds a line end"),
-    ("vehicle,value\n1,a\tb\n", "control character"),
+    ("vehicle,value\n1,a\tb\n", "control or format character"),
+    ("vehicle,value\n1,\u0645\u06cc\u200c\u062e\n2,a\n", "line 2: 'می\\u200cخ' holds a control or format character"),
+    ("vehicle,value\n1,\U0001f469\u200d\U0001f467\n2,a\n", "line 2"),
     ("vehicle,value\n1, a\n", "blank"),
     ("vehicle,value\n1," + "a" * 201 + "\n", "longer than 200 bytes"),
     ("vehicle,value\n" + "v" * 10**6 + ",a\n", "t.csv line 2"),
     ("vehicle,value\n1,\n2,\n", "0 distinct values"),
     ("vehicle,value\n" + "".join(f"{i},c{i}\n" for i in range(4096)), "4096 distinct values; it must be 1 to 4095"),
-    ("vehicle,value\n1,\ud800\n2,a\n", "control character"),
+    ("vehicle,value\n1,\ud800\n2,a\n", "control or format character"),
 ]
 
 

@@ -9,6 +9,7 @@ import unicodedata
 from dataclasses import dataclass, field
 from typing import Final
 
+from fleetcount_protocol.layout import prints
 from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 from fleetcount_simulator.errors import ScenarioError
@@ -108,8 +109,8 @@ def _checked(row: list[str], order: tuple[int, int]) -> tuple[str, str, str]:
 def _wrong(cell: str) -> str:
     if len(cell.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         return f"{_shown(cell)} is longer than {MAX_NAME_BYTES} bytes"
-    if any(unicodedata.category(character) in {"Cc", "Cs"} for character in cell):
-        return f"{_shown(cell)} holds a control character or a line end"
+    if not prints(cell):  # The rule of a question's categories, which these become.
+        return f"{_shown(cell)} holds a control or format character or a line end"
     return f"{_shown(cell)} starts or ends with a blank" if cell != cell.strip() else ""
 
 

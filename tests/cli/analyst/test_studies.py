@@ -1,5 +1,6 @@
 """A study in Python: the scenario's file, its tables, and what is left out on purpose."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -29,6 +30,19 @@ def test_a_study_has_the_tables_of_the_command(scenario: Path, fleetcount: Calla
     assert len(study.statement.to_pandas()) > 0
     assert "coverage" in study._repr_html_()
     assert repr(study.cases).startswith("<Table 'cases' of ")
+
+
+def test_the_name_of_a_study_s_folder_is_no_column_of_its_tables(scenario: Path) -> None:
+    plain, named = (
+        fc.simulate(scenario, runs=2, seed=7, output=output)
+        for output in ("plain", "runs/epsilon=7/estimate=0.001/case=[1]")
+    )
+
+    for table in ("cases", "releases", "cells", "statement"):
+        ours, theirs = (getattr(study, table).to_pandas() for study in (named, plain))
+        assert ours.equals(theirs), table
+    pages = [re.sub(r"\d+\.\d s<", "", study.report().read_text(encoding="utf-8")) for study in (named, plain)]
+    assert pages[0] == pages[1], "but for how long it took"
 
 
 def test_what_is_not_there_or_out_of_range_is_said(scenario: Path) -> None:

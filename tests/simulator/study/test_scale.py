@@ -97,6 +97,16 @@ def test_workers_leave_ctrl_c_to_the_command() -> None:
     assert len(list(WorkerPool(1).run([order]))) == 1
 
 
+def test_a_worker_with_another_numpy_draws_nothing() -> None:
+    order = shards.ShardOrder(
+        text=STUDY, file="a", folder="/", seed=1, engine="exact-law", case=0, first_run=0, runs=1, registries=REGISTRIES
+    )
+
+    assert shards.run_shard(order)
+    with pytest.raises(ScenarioError, match=r"a worker has NumPy \d+\.\d+\.\d+; allowed is 1\.0\.0, as where"):
+        shards.run_shard(replace(order, numpy="1.0.0"))
+
+
 @pytest.mark.nightly  # The tables made of them are the same above.
 def test_shards_are_the_same_bytes_wherever_they_run() -> None:
     scenario = scenario_of(STUDY)

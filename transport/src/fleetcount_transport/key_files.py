@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # Each transport loads its own library, a device only one of 
     from fleetcount_protocol.channel.certificates import Purpose
 
 _MAX_BYTES: Final = 16 * 1024
+_MARK: Final = b"\xef\xbb\xbf"
+"""A byte-order mark, which editors write before a text: gRPC takes no PEM behind one, though other libraries do."""
 
 
 def read_secret(path: Path) -> bytes:
@@ -43,13 +45,13 @@ def read_secret(path: Path) -> bytes:
 
 
 def read_public_file(path: Path) -> bytes:
-    """Return the bytes of a file.
+    """Return the bytes of a file, without the byte-order mark that it may begin with.
 
     Raises:
         ConfigError: it cannot be read.
     """
     try:
-        return path.read_bytes()
+        return path.read_bytes().removeprefix(_MARK)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
@@ -85,7 +87,7 @@ class TlsFiles:
         return cls(
             authorities=read_public_file(ca_file),
             certificate=read_public_file(certificate_file),
-            private_key=read_secret(key_file),
+            private_key=read_secret(key_file).removeprefix(_MARK),
         )
 
     def described(self) -> str:

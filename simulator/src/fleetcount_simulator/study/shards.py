@@ -49,7 +49,10 @@ class Registries:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardOrder:
-    """Everything a worker needs: the scenario's text and folder, the seed, the engine, the case and its runs."""
+    """Everything a worker needs: the scenario's text and folder, the seed, the engine, the case and its runs.
+
+    `numpy` is the version of whoever orders: another one draws other numbers from the same seed.
+    """
 
     text: str = field(repr=False)
     file: str
@@ -60,6 +63,7 @@ class ShardOrder:
     first_run: int
     runs: int
     registries: Registries
+    numpy: str = np.__version__
 
     @property
     def name(self) -> str:
@@ -105,8 +109,10 @@ def run_shard(order: ShardOrder) -> bytes:
     """Carry out a shard and return its result, encoded.
 
     Raises:
-        ScenarioError: the case cannot be made or carried out.
+        ScenarioError: the case cannot be made or carried out, or this worker has another NumPy.
     """
+    if order.numpy != np.__version__:
+        raise ScenarioError(f"a worker has NumPy {np.__version__}; allowed is {order.numpy}, as where the study began")
     case = _scenario(order.text, order.file, order.folder, order.seed, order.registries.population).case(order.case)
     engine = order.registries.engine(order.engine)
     columns: list[Mapping[str, NDArray[Any]]] = []

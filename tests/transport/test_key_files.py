@@ -1,0 +1,32 @@
+"""Files of keys and certificates as editors leave them: what one library takes, the others must not be the first to
+refuse."""
+
+from pathlib import Path
+
+import grpc
+import pytest
+from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_credential
+from fleetcount_transport.key_files import TlsFiles, tls_context
+
+MARK = b"\xef\xbb\xbf"
+
+
+@pytest.mark.parametrize("name", ["party.key", "party.crt", "ca.crt"])
+async def test_a_byte_order_mark_before_a_pem_is_passed_over_by_every_transport(tmp_path: Path, name: str) -> None:
+    authority = CertificateAuthority.create("ca")
+    save_certificates(tmp_path / "ca.crt", [authority.certificate])
+    save_credential(tmp_path, "party", authority.issue_aggregator("alpha", ["127.0.0.1"]))
+    (tmp_path / name).write_bytes(MARK + (tmp_path / name).read_bytes())
+    files = tmp_path / "ca.crt", tmp_path / "party.crt", tmp_path / "party.key"
+
+    tls = TlsFiles.read(*files)
+    server = grpc.aio.server()
+    port = server.add_secure_port("127.0.0.1:0", tls.to_clients(tls.authorities))
+    await server.start()
+    async with grpc.aio.secure_channel(f"127.0.0.1:{port}", tls.to_servers()) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as answered:
+            await channel.unary_unary("/nothing/Here")(b"", timeout=30)
+    await server.stop(0)
+
+    assert answered.value.code() is grpc.StatusCode.UNIMPLEMENTED, "a server that was reached"
+    assert tls_context(*files) is not None
