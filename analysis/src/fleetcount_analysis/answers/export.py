@@ -4,8 +4,6 @@ It must not write a number without its interval, level and statement: these are 
 atomically. Columns are those of `COLUMNS` (docs/answers.md); a row is one cell of one released window.
 """
 
-import csv
-import io
 import json
 import os
 import secrets
@@ -25,7 +23,7 @@ from fleetcount_analysis.answers.levels import joins_total
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.answers.readings import readable
 from fleetcount_analysis.answers.table import QuestionTable
-from fleetcount_analysis.csv_texts import csv_text
+from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.errors import ExportError, ShapeError
 from fleetcount_analysis.parquet_files import library, open_database, read_path, rows_of, written_path
 
@@ -39,7 +37,6 @@ COLUMNS: Final = (
 TOTAL_COLUMNS: Final = ("total_raw", "total_estimate", "total_low", "total_high")
 """What a table has behind them where releases have a total: all cells of the window together."""
 
-_TEXTS: Final = ("label",)
 """The columns of texts that others chose."""
 _FORMAT: Final = "fleetcount-question-table-1"
 _KEY: Final = "fleetcount"
@@ -127,14 +124,9 @@ def write_csv(table: QuestionTable, path: Path, title: str = "", participants: S
         ShapeError: as `columns_of`.
     """
     columns = columns_of(table, participants)
-    text = io.StringIO(newline="")
     # Readers that guess the form of a file look at its first line too: a delimiter or a quote there misleads them.
-    text.write("# " + quote(json.dumps(metadata_of(table, title), ensure_ascii=False), safe=_PLAIN) + "\n")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(columns)
-    texts = {name: [csv_text(one) for one in columns[name].tolist()] for name in _TEXTS}
-    writer.writerows(_rows(columns | {name: np.array(cells, dtype=object) for name, cells in texts.items()}))
-    content = text.getvalue().encode()
+    first = "# " + quote(json.dumps(metadata_of(table, title), ensure_ascii=False), safe=_PLAIN) + "\n"
+    content = (first + csv_table(list(columns), _rows(columns))).encode()
     _write_atomically(path, lambda temporary: _write_bytes(temporary, content))
 
 

@@ -3,8 +3,6 @@
 Reads files; it must not ask an aggregator. Places that were left out are bounded and not estimated.
 """
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,6 +21,7 @@ from fleetcount_analysis.answers.drill_down import (
     smallest_found,
 )
 from fleetcount_analysis.answers.levels import one_level
+from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
@@ -181,14 +180,12 @@ def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
 
 def places_csv(walked: Sequence[Walked]) -> str:
     """Return every place found and every cell left out, a row each."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerow(_COLUMNS)
+    rows: list[tuple[object, ...]] = []
     for one in walked:
         for place in one.found:
             smallest = place.cell << PLACE_BITS - one.bits
-            table.writerow((one.number, one.bits, smallest, "found", f"{place.estimate:.3f}", place.low, place.high))
+            rows.append((one.number, one.bits, smallest, "found", f"{place.estimate:.3f}", place.low, place.high))
         for cell in one.left_out:
             smallest = cell.cell << PLACE_BITS - cell.bits
-            table.writerow((one.number, cell.bits, smallest, "left out", "", "", cell.most))
-    return text.getvalue()
+            rows.append((one.number, cell.bits, smallest, "left out", "", "", cell.most))
+    return csv_table(_COLUMNS, rows)

@@ -4,7 +4,6 @@ Reads files and prints; the best answer is found by analysis over the record's t
 record.
 """
 
-import csv
 import io
 from collections.abc import Sequence
 from fractions import Fraction
@@ -14,7 +13,7 @@ from typing import Final
 import click
 import numpy as np
 from fleetcount_analysis.channels import noise_size
-from fleetcount_analysis.csv_texts import csv_text
+from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.remap import LOSSES, Loss, Remap, sampling_remap
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_from_json, verify_record_signatures
@@ -170,11 +169,7 @@ def _numbers(row: tuple[str, str, str, str, str]) -> tuple[str, int, float, int,
 
 
 def _csv(rows: Sequence[tuple[str, str, str, str, str]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    writer.writerows((csv_text(label), *numbers) for label, *numbers in rows)
-    return text.getvalue()
+    return csv_table(_COLUMNS, rows)
 
 
 def _lines(record: ReleaseRecord, found: Remap, rows: Sequence[tuple[str, str, str, str, str]]) -> list[str]:

@@ -4,9 +4,7 @@ Writes into a directory it is given; the caller makes it appear whole or not at 
 """
 
 import base64
-import csv
 import importlib.util
-import io
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -15,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 from fleetcount_analysis.answers import Region, append_parquet, total, write_csv
-from fleetcount_analysis.csv_texts import csv_text
+from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
 from fleetcount_protocol.errors import MachineError
@@ -157,12 +155,11 @@ def _covered_line(record: ReleaseRecord, truths: Sequence[int]) -> str:
 
 def comparison_csv(record: ReleaseRecord, truths: Sequence[int]) -> str:
     """Return cell,truth,estimate,low,high for every cell, in the window's order."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["cell", "truth", "estimate", "low", "high"])
-    for cell, truth in zip(record.cells, truths, strict=True):
-        writer.writerow([csv_text(cell.label), truth, decimal_text(cell.estimate), cell.low, cell.high])
-    return text.getvalue()
+    rows = (
+        (cell.label, truth, decimal_text(cell.estimate), cell.low, cell.high)
+        for cell, truth in zip(record.cells, truths, strict=True)
+    )
+    return csv_table(("cell", "truth", "estimate", "low", "high"), rows)
 
 
 def covered(record: ReleaseRecord, truths: Sequence[int]) -> int:

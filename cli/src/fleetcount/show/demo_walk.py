@@ -3,8 +3,6 @@
 Writes what a walk came to beside the truth, and says it.
 """
 
-import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
+from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.places import to_degrees
 from fleetcount_protocol.errors import UsageError
@@ -198,10 +197,7 @@ def _write(
     rows: Sequence[Row],
 ) -> list[str]:
     """Write all files but the records; return what is said to have been written."""
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    table.writerows([_HEAD, *rows])
-    (stage / "comparison.csv").write_text(text.getvalue(), encoding="utf-8")
+    (stage / "comparison.csv").write_text(csv_table(_HEAD, rows), encoding="utf-8")
     (stage / "places.csv").write_text(places_csv([walked]), encoding="utf-8")
     (stage / "places.geojson").write_text(json.dumps(_geojson(walked, truths)), encoding="utf-8")
     pictures = drawn(["map.svg", "map.png"], lambda: _draw(stage / "map", question, records, truths))

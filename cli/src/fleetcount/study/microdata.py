@@ -5,17 +5,15 @@ choice comes from the operating system's generator; there is no seed, since its 
 """
 
 import contextlib
-import csv
-import io
 import json
 import textwrap
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator
 from fractions import Fraction
 from pathlib import Path
 from typing import Final, cast
 
 import click
-from fleetcount_analysis.csv_texts import csv_text
+from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_evidence.buckets.setting import UnsatisfiableError
 from fleetcount_evidence.microdata.publication import Publication, publish
 from fleetcount_evidence.microdata.report import Report, report_text, summarise
@@ -203,8 +201,8 @@ def _thresholds(table: Table) -> dict[str, Fraction] | LinearRule:
 def _write(stage: Path, publication: Publication, report: Report, roles: ColumnRoles) -> None:
     attributes = ([bucket, *record] for bucket, record in publication.records)
     files = {
-        "quasi_identifiers.csv": _csv([BUCKET_COLUMN, *roles.quasi_identifiers], attributes),
-        "sensitive.csv": _csv([BUCKET_COLUMN, "value", "count"], publication.values),
+        "quasi_identifiers.csv": csv_table([BUCKET_COLUMN, *roles.quasi_identifiers], attributes),
+        "sensitive.csv": csv_table([BUCKET_COLUMN, "value", "count"], publication.values),
         "report.json": json.dumps(report, ensure_ascii=False, indent=2) + "\n",
         "report.txt": report_text(report),
     }
@@ -212,14 +210,6 @@ def _write(stage: Path, publication: Publication, report: Report, roles: ColumnR
         file = stage / name
         file.touch(mode=0o600 if name.startswith("report") else 0o644)
         file.write_text(content, encoding="utf-8", newline="")
-
-
-def _csv(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(map(csv_text, header))
-    writer.writerows([csv_text(cell) if isinstance(cell, str) else cell for cell in row] for row in rows)
-    return text.getvalue()
 
 
 def _said(output: Path, report: Report) -> list[str]:

@@ -3,8 +3,6 @@
 It must not ask a device or start a process.
 """
 
-import csv
-import io
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -14,6 +12,7 @@ from typing import Any, Final
 
 import click
 from fleetcount_analysis.answers import joined_errors, smallest_refused
+from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design, Spread
 from fleetcount_mechanisms.planning import Plan, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
@@ -259,11 +258,9 @@ def _charged(design: Design) -> str:
 
 
 def _write(directory: Path, planned: Plan, rows: Sequence[tuple[int, float, int, int]]) -> None:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["true_count", "standard_error", "low", "high"])
-    writer.writerows((count, f"{error:.6g}", low, high) for count, error, low, high in rows)
-    (directory / "plan.csv").write_text(text.getvalue(), encoding="utf-8")
+    cells = ((count, f"{error:.6g}", low, high) for count, error, low, high in rows)
+    text = csv_table(("true_count", "standard_error", "low", "high"), cells)
+    (directory / "plan.csv").write_text(text, encoding="utf-8")
     (directory / "plan.json").write_text(json.dumps(_record(planned), indent=1) + "\n", encoding="utf-8")
     # Matplotlib takes longer to load than a plan to compute: only where a picture is asked for.
     from fleetcount_analysis.figures import plan_plot, save_figure

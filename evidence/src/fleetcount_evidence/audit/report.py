@@ -3,13 +3,13 @@
 It shows the results of `run` and decides nothing.
 """
 
-import csv
 import json
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.figures import PALETTE, new_figure, save_figure
 
 from fleetcount_evidence.audit.run import Audit, Line
@@ -88,10 +88,8 @@ def audit_record(audit: Audit) -> dict[str, Any]:
 def write_audit(audit: Audit, directory: Path) -> None:
     """Write audit.json, audit.csv, audit.svg and audit.png into a directory."""
     rows = audit_rows(audit)
-    with (directory / "audit.csv").open("w", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+    text = csv_table(list(rows[0]), (row.values() for row in rows))
+    (directory / "audit.csv").write_text(text, encoding="utf-8", newline="")
     (directory / "audit.json").write_text(json.dumps(audit_record(audit), indent=1) + "\n", encoding="utf-8")
     _draw(audit, directory / "audit")
 

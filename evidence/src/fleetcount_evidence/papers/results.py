@@ -3,13 +3,13 @@
 It must not compute: it writes its arguments into one directory.
 """
 
-import csv
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
+from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.figures import save_figure
 from matplotlib.figure import Figure
 
@@ -45,10 +45,8 @@ class Results:
 
     def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
         """Write NAME.csv; numbers with 10 significant digits."""
-        with (self.directory / f"{name}.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(header)
-            writer.writerows([_text(cell) for cell in row] for row in rows)
+        text = csv_table(header, (map(_text, row) for row in rows))
+        (self.directory / f"{name}.csv").write_text(text, encoding="utf-8", newline="")
 
     def figure(self, name: str, figure: Figure) -> None:
         """Write NAME.svg and NAME.png."""

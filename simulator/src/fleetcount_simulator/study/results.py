@@ -17,6 +17,7 @@ from fractions import Fraction
 from typing import Any, Final
 
 import numpy as np
+from fleetcount_analysis.csv_texts import csv_cell
 from fleetcount_analysis.parquet_files import open_database, written_path
 from fleetcount_transport.toml_values import exact_number
 from numpy.typing import NDArray
@@ -50,8 +51,15 @@ class TableWriter:
             with self._directory.appearing(f"{name}.parquet") as path:
                 database.execute(f"COPY made TO {written_path(path)} (FORMAT parquet)")
             if self._csv:
+                database.register("cells", {one: _csv_column(column) for one, column in columns.items()})
                 with self._directory.appearing(f"{name}.csv") as path:
-                    database.execute(f"COPY made TO {written_path(path)} (FORMAT csv, HEADER)")
+                    database.execute(f"COPY cells TO {written_path(path)} (FORMAT csv, HEADER)")
+
+
+def _csv_column(column: NDArray[Any]) -> NDArray[Any]:
+    if column.dtype.kind not in "OU":
+        return column
+    return np.array([csv_cell(one) for one in column.tolist()], dtype=object)
 
 
 def joined(parts: Sequence[Mapping[str, NDArray[Any]]]) -> Columns:
