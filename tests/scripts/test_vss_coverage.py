@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from scripts.vss_coverage import ASKED, NAMES, REFUSED, leaves, verdict
+
 SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "vss_coverage.py"
 LEAVES: dict[str, dict[str, object]] = {
     "IsBrakesWorn": {"datatype": "boolean"},
@@ -18,6 +20,9 @@ LEAVES: dict[str, dict[str, object]] = {
     "Brand": {"datatype": "string"},
     "Codes": {"datatype": "string[]"},
 }
+
+
+SHELF = Path(__file__).resolve().parents[1] / "shelf" / "files"
 
 
 def counted(folder: Path, leaves: dict[str, dict[str, object]], least: str) -> tuple[int, str]:
@@ -42,3 +47,17 @@ def test_a_list_is_refused_and_not_silently_none(tmp_path: Path) -> None:
     _, said = counted(tmp_path, {"Codes": LEAVES["Codes"]}, "0")
 
     assert "100.0 % refused with the reason" in said
+
+
+def test_of_the_catalogue_itself_brakes_are_asked_and_a_list_is_refused() -> None:
+    catalogue = json.loads((SHELF / "vss" / "extract.json").read_text(encoding="utf-8"))
+    found = {path: verdict(leaf) for path, leaf in leaves(catalogue["Vehicle"], "Vehicle")}
+
+    brakes = [path for path in found if path.endswith(".IsBrakesWorn")]
+    assert len(brakes) == 2
+    assert {found[path] for path in brakes} == {ASKED}
+    assert {path: said for path, said in found.items() if said != ASKED} == {
+        "Vehicle.CurrentLocation.Timestamp": NAMES,
+        "Vehicle.Diagnostics.DTCList": REFUSED,
+    }
+    assert len(found) == 29

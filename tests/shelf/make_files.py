@@ -1,11 +1,12 @@
 """Writes the files of the shelf that a library or a tool writes; run by hand, never by a test.
 
-    python make_files.py --data DIR --election election.geojson.gz --boroughs nybb_16a.zip
+    python make_files.py --data DIR --election election.geojson.gz --boroughs nybb_16a.zip --catalogue vss.json
 
 in an environment of its own with eclipse-sumo 1.28.0, pandas 3.1.1, polars 2.1.0, duckdb 2.0.1, pyarrow 26.0.1,
 geopandas 1.2.0 (pyogrio 0.13.0) and tomli-w. DIR holds the extracts whose origin SOURCES.toml names: `buses.csv.gz`,
 `adult.csv.gz` and `bologna.csv.gz`. The election comes from the wheel of plotly 7.1.0, the boroughs from that of
-geopandas 0.14.4.
+geopandas 0.14.4, the catalogue from `vspec export json` of vss-tools 6.1.0. Files of GTFS are as their
+authors wrote them.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import sys
 import tempfile
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import geopandas
@@ -38,17 +40,43 @@ SUMO = Path(sumo.SUMO_HOME)
 def main() -> None:
     """Write everything anew."""
     parser = argparse.ArgumentParser()
-    for name in ("data", "election", "boroughs"):
+    for name in ("data", "election", "boroughs", "catalogue"):
         parser.add_argument(f"--{name}", type=Path, required=True)
     given = parser.parse_args()
-    for folder in ("sumo", "buses", "counts", "truths", "persons", "priors", "areas", "signals", "toml"):
+    for folder in ("sumo", "buses", "counts", "truths", "persons", "priors", "areas", "signals", "toml", "vss"):
         (FILES / folder).mkdir(parents=True, exist_ok=True)
     roads_and_traffic()
     buses(pd.read_csv(given.data / "buses.csv.gz", parse_dates=["timestamp"]))
     persons(pd.read_csv(given.data / "adult.csv.gz"))
     streets(pd.read_csv(given.data / "bologna.csv.gz"))
     areas(given.election, given.boroughs)
+    signals_of(given.catalogue)
     tables()
+
+
+SIGNALS = tuple(
+    f"Vehicle.{name}"
+    for name in (
+        "Speed", "TraveledDistance", "IsBrokenDown", "LowVoltageSystemState", "CurrentLocation", "Powertrain.Type",
+        "Powertrain.TractionBattery.StateOfCharge", "Diagnostics.DTCList", "Exterior.AirTemperature",
+        "Chassis.Axle.Row1.Wheel.Left.Brake", "Chassis.Axle.Row1.Wheel.Right.Brake",
+    )
+)  # fmt: skip
+
+
+def signals_of(catalogue: Path) -> None:
+    """Write the part of the catalogue of signals that has these, and branches above them."""
+
+    def part(node: dict[str, Any], path: str) -> dict[str, Any] | None:
+        if path in SIGNALS:
+            return node
+        below = {name: kept for name, one in node.get("children", {}).items() if (kept := part(one, f"{path}.{name}"))}
+        return {**node, "children": below} if below else None
+
+    whole = json.loads(catalogue.read_text())
+    (FILES / "vss" / "extract.json").write_text(
+        json.dumps({"Vehicle": part(whole["Vehicle"], "Vehicle")}, indent=1) + "\n"
+    )
 
 
 def roads_and_traffic() -> None:
@@ -114,6 +142,8 @@ def buses(every: pd.DataFrame) -> None:
     connection.execute("SET TimeZone = 'America/New_York'")
     connection.register("rows", moments.reset_index(drop=True))
     connection.execute(f"COPY rows TO '{folder / 'duckdb.csv'}' (HEADER)")
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute(f"COPY rows TO '{folder / 'duckdb-utc.csv'}' (HEADER)")
     exact = "SELECT * REPLACE (latitude::DECIMAL(9, 6) AS latitude, longitude::DECIMAL(9, 6) AS longitude) FROM rows"
     connection.execute(f"COPY ({exact}) TO '{folder / 'duckdb.parquet'}' (FORMAT parquet, COMPRESSION zstd)")
     table = pa.Table.from_pandas(moments, preserve_index=False).set_column(

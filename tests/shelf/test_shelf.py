@@ -11,7 +11,7 @@ from tests.support.cases import case
 
 LARGEST = 30_000
 LARGEST_SHELF = 400_000
-LICENCES = {"CC-BY-4.0", "EPL-2.0", "OGL-UK-3.0", "as the repository", "public domain"}
+LICENCES = {"Apache-2.0", "CC-BY-4.0", "EPL-2.0", "MPL-2.0", "OGL-UK-3.0", "as the repository", "public domain"}
 
 
 def taken(door: str) -> Iterator[Visit]:
