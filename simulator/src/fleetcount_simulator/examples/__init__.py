@@ -11,6 +11,7 @@ __all__ = ["EXAMPLES", "example_about", "example_names", "example_text"]
 
 EXAMPLES: Final = (
     "bologna-morning",
+    "mean-speed",
     "billion",
     "coverage",
     "sweep-epsilon",
