@@ -15,7 +15,7 @@ from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.fields import Participants
-from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.domain import Bins, SquareGrid
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.aggregator.release.test_chain import COINS, DIFFERENCE, records, run_window, standing
@@ -25,7 +25,8 @@ from tests.support.protocol_samples import at_zooms
 from tests.support.released import ONCE
 
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(100), columns=4, rows=2)
-ZOOMED = at_zooms(Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20)), 2)
+ONE_ZOOM = Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20))
+ZOOMED = at_zooms(ONE_ZOOM, 2)
 DIRECT = {"values": 8, "domain": GRID, "mode": Mode.DIRECT, "mechanism": None, "release": ZOOMED}
 TRUTHS = [1, 2, 6, 6, 3, 8, 0]
 """Squares 1, 2 and 6 lie in the left half, 3 and 8 in the right one; one device is nowhere."""
@@ -46,6 +47,18 @@ async def test_larger_squares_count_the_reports_of_the_squares_inside_them(parti
     assert [cell.raw for cell in record.cells] == COUNTS
     assert [cell.label for cell in record.cells[-2:]] == ["0,0/2", "1,0/2"]
     assert record.statement[0].epsilon == Decimal("2.00000"), "two numbers of each of two zooms"
+
+
+async def test_bins_together_count_the_reports_of_their_neighbours() -> None:
+    bins = Bins(edges=tuple(map(Fraction, range(0, 90, 10))), open_above=False, unit="km/h")
+    network, window = await start(**(DIRECT | {"domain": bins, "release": at_zooms(ONE_ZOOM, 3)}))
+    await answer_whole(network, window, [one_hot(truth) for truth in TRUTHS])
+
+    record = await release(network, window)
+
+    assert [cell.raw for cell in record.cells] == [*COUNTS[:8], 2, 1, 2, 1, 3, 3]
+    assert [cell.label for cell in record.cells[-2:]] == ["[0, 40) km/h", "[40, 80) km/h"]
+    assert record.statement[0].epsilon == Decimal("3.00000"), "two numbers of each of three zooms"
 
 
 async def test_both_rounds_of_a_sampled_report_count_at_every_zoom() -> None:

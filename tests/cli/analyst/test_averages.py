@@ -1,6 +1,8 @@
 """Means, shares and quantiles in Python and under the table of a release, in the unit of the question."""
 
+import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -140,6 +142,30 @@ def test_windows_are_read_together(tmp_path: Path, keys: fc.Keys) -> None:
         coarser.share([1])
     with pytest.raises(fc.AnalysisError, match="window is 99; allowed is a released window"):
         question.mean(windows=[99])
+
+
+def test_an_export_prints_quantiles_and_the_mean(fleetcount: Callable, tmp_path: Path) -> None:
+    changes = {"domain": EIGHT, "release": at_zooms(GAUSSIAN, 3), "participants": Participants.NOISED}
+    records = Records(tmp_path / "got", one_round_question(Mode.DIRECT, **changes))
+    records.add(RELEASED)
+    question = fc.read_releases(records.directory)
+    export = ("question", "export", "--records", records.directory)
+
+    ran = fleetcount(*export, "--quantile", "0.25,9/10", "--mean")
+    rows = json.loads(fleetcount(*export, "--quantile", "0.25", "--mean", "--windows", "1", "--json").out)["answers"]
+
+    assert ran.code == 0, ran.err
+    lines = ran.out.splitlines()
+    assert lines[0].startswith("quantile 0.25 over ")
+    assert lines[0].endswith(f", of the devices with a value: {question.quantile(0.25)}")
+    assert lines[1].endswith(str(question.quantile(0.9)))
+    assert lines[2].endswith(f", of the devices with a value, in km/h: {question.mean()}")
+    assert [(one["question"], one["low"]) for one in rows] == [
+        ("quantile", question.quantile(0.25, 1).low),
+        ("mean", question.mean(1).low),
+    ]
+    refused = fleetcount(*export, "--quantile", "1.5")
+    assert (refused.code, "--quantile" in refused.error_line) == (2, True)
 
 
 def test_sampled_windows_of_one_toss_are_not_added_up(tmp_path: Path) -> None:

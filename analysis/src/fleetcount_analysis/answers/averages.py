@@ -14,8 +14,8 @@ their own coins is a sum of independent parts, `Coins`:
 * rounded at random to one of two points a step D apart, it adds p times its distance from them: Var <= p^2 D^2/4 n.
 
 Q and n are at most the upper ends of intervals of them, each with a fiftieth of the error: n from the same counts, Q
-from W = sum of (g_v - m)^2 Y_v, whose mean is p Q. With L the largest (g - m)^2, W falls short of it by more than
-sqrt(2 p L Q l) + L l/3, l = log(1/error), with the error at most, beside its noise (Bernstein 1946).
+from W = sum of (g_v - m)^2 Y_v, whose mean is p Q. Beside its noise W is a sum of parts from 0 to L, the largest
+(g - m)^2; it falls short of p Q by more than sqrt(2 p L Q log(1/error)) with the error at most (Maurer 2003).
 
 The q-quantile is the first value v with D_v = F(v) - q N >= 0, F the devices up to v and N all of them. D_v is T(q) of
 the share up to v. So v belongs to the interval where neither D_v < 0 nor D_(v-1) >= 0 is proven, each with half of the
@@ -23,7 +23,6 @@ error: the true quantile fails only one test of each kind, and no simultaneous b
 made as if D_v were 0: with more devices below v the first is passed the more surely, with more above it the second.
 """
 
-import itertools
 import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -193,7 +192,7 @@ class Counts:
         if rows.ndim != 2 or rows.shape[1] != design.output_count or not rows.size:
             raise ShapeError(f"a release has shape {rows.shape}; allowed is {design.output_count} numbers a row")
         starts, summed = design.levels.starts(), rows.sum(axis=0).astype(np.float64)
-        opened = [summed[low:high] for low, high in itertools.pairwise(starts)]
+        opened = [summed[low:high] for low, high in pairwise(starts)]
         cells = join_of(design)[0].down(opened[::-1])[0][-1]
         return cls(design=design, cells=cells, windows=len(rows))
 
@@ -278,7 +277,7 @@ class ValueTest:
         return width_with(self.parts, self.level, self.coins)
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 11)
 def value_test(design: Design, windows: int, value: int, q: Fraction, level: Fraction, most: int) -> ValueTest:
     """Return the test of D of a value of a release, the same for all numbers that are opened."""
     parts = _parts(design, windows, _weights(design, np.where(np.arange(design.values) < value, 1.0, 0.0) - float(q)))
@@ -309,7 +308,7 @@ def _most_squares(sampled: float, parts: Parts, rate: float, mean: float, level:
     """Return the upper end of Q from W, half of its error being for the noise and half for the coins."""
     error = (1 - level) * _COUNT_ERROR
     largest, log = max(mean, 1 - mean) ** 2, math.log(2 / error)
-    seen = max(0.0, sampled + half_width(parts, 1 - error)) + largest * log / 3
+    seen = max(0.0, sampled + half_width(parts, 1 - error))
     root = math.sqrt(2 * rate * largest * log)
     return ((root + math.sqrt(root**2 + 4 * rate * seen)) / (2 * rate)) ** 2
 

@@ -7,13 +7,15 @@ device, of which only bounds are known.
 E is smoothed by a normal G of a hundredth of its spread, so that its characteristic function decreases: P[|E| <= c + g]
 >= P[|E + G| <= c] - P[|G| > g], with a hundredth of the error for G.
 
-R is replaced by a normal N of the largest variance v that it may have, with the error of that (Lindeberg's method):
-changing one part after the other, with standard deviations s_i and third absolute moments of at most m s_i^2, moves a
-tail of E + G + R by at most the sum of (m + 1.6 s_i) s_i^2 D_i/6, D_i the largest second derivative of the density of
-E + G and the normals so far, which is at most the integral of phi(t) t^2 exp(-t^2 v_i/2)/pi over t > 0, v_i the sum of
-the s_j^2 before, phi the characteristic function of E + G. Sums over i of s_i^2 exp(-t^2 v_i/2) are at most
-2 (1 - exp(-t^2 v/2))/t^2 + the largest s_i^2. Where that error is not small beside the level's, as with few and weak
-noises, half of the level's error is for E and half for R by Bernstein's inequality.
+R is replaced by a normal N of the largest variance v that it may have, with the error of that (Lindeberg's method).
+Less variance makes no tail larger, since the density of E + G falls from its middle on, but for what the smoothing
+leaves of the steps of a lattice. Changing one part after the other, with standard deviations s_i and third absolute
+moments of at most m s_i^2, moves a tail of E + G + R by at most the sum of (m + 1.6 s_i) s_i^2 D_i/6, D_i the largest
+second derivative of the density of E + G and the normals so far. That is at most the integral of
+phi(t) t^2 exp(-t^2 v_i/2)/pi over t > 0, phi the characteristic function of E + G and v_i the sum of the s_j^2 before;
+and the sum of s_i^2 exp(-t^2 v_i/2) is at most 2 (1 - exp(-t^2 v/2))/t^2 and the largest s_i^2 more. Where the error is
+not small beside the level's, as with few and weak noises, half of the level's error is for E and half for R by
+Bernstein's inequality.
 """
 
 import math
@@ -42,6 +44,9 @@ _FAR: Final = 40
 
 _NOTHING: Final = -46.0
 """The logarithm of what no wave of a law is needed below."""
+
+_FEW: Final = 128
+"""Half widths of combinations of at most so many noises are kept."""
 
 _ALONE: Final = 3
 _AT_ONCE: Final = 64
@@ -111,13 +116,17 @@ def half_width(parts: Parts, level: Fraction) -> float:
     return width_with(parts, level, None)
 
 
-@lru_cache(maxsize=4096)
 def width_with(parts: Parts, level: Fraction, coins: Coins | None) -> float:
     """Return h with P[E + R > h] and P[E + R < -h] at most (1 - level)/2 each, R the `coins`, nothing with None.
 
     Raises:
         RangeError: a level outside (0, 1 - 2e-10].
     """
+    # Combinations of thousands of noises are not asked for twice, and would fill the memory.
+    return (_cached_width if len(parts) <= _FEW else _width)(parts, level, coins)
+
+
+def _width(parts: Parts, level: Fraction, coins: Coins | None) -> float:
     error = 2 * tail_of(level)
     if coins is None:
         return _SmoothLaw(parts, 0.0).reach(error)
@@ -129,6 +138,9 @@ def width_with(parts: Parts, level: Fraction, coins: Coins | None) -> float:
     if moved > _LARGE * error:
         found = min(found, _SmoothLaw(parts, 0.0).reach(error / 2) + coins.bernstein(error / 2))
     return found
+
+
+_cached_width = lru_cache(maxsize=4096)(_width)
 
 
 def _with_normal(parts: Parts, error: float, coins: Coins, blur: float) -> tuple[float, float]:

@@ -3,6 +3,7 @@
 Reads a directory that `question release` made, connects nowhere, and prints no number without its interval and level.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -19,14 +20,17 @@ from fleetcount_protocol.limits import MAX_ZOOMS
 
 from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
 from fleetcount.command.options import (
+    QUANTILE,
     Count,
     NumberRange,
+    Several,
     check_output_file,
     parse_count,
     parse_number,
     parse_spans,
     spans_text,
 )
+from fleetcount.read.averages import opened_in
 from fleetcount.read.records import by_reason
 from fleetcount.read.table import KeptTable, place_note, places_of, read_table
 
@@ -52,6 +56,8 @@ _STEP: Final = NumberRange(low=Fraction(0), high=Fraction(10**9), low_included=F
 @click.option("--readable", is_flag=True, help="Whole numbers of at least 0, for people.")
 @click.option("--zoom", type=Count(0, MAX_ZOOMS - 1), default=0, show_default=True, help="Of a release of several.")
 @click.option("--consistent", is_flag=True, help="Counts of all its zooms that add up.")
+@click.option("--quantile", type=Several(QUANTILE), metavar="Q", help="Of a number: the median is 0.5; or 0.1,0.9.")
+@click.option("--mean", is_flag=True, help="Of a number: its mean over the devices with a value.")
 @click.option("--smooth", metavar="CELL,STEP", help="A cell over time, if its count moves by about STEP a window.")
 @JSON
 def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_json: bool, **questions: Any) -> None:
@@ -70,6 +76,7 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
     --simultaneous, --readable     the last released window, or --windows
     --zoom 1                       squares of twice the side, or 2 bins together, in place of the finest
     --consistent                   all zooms of the last released window, or of --windows, so that they add up
+    --quantile 0.5,0.9 --mean      of a question for a number: all released windows together, or --windows
     --smooth 4,2.5                 a curve beside the raw numbers, right only if its model is
 
     Areas and maps are in longitude and latitude if the question has a frame, else in the grid's own unit.
@@ -83,8 +90,10 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
         raise UsageError(f"--output is {str(output)[:80]!r}; it must end in .parquet, .csv or .geojson")
     if output is not None:
         check_output_file(output)
-    kept, consistent = read_table(records, zoom), questions.pop("consistent")
-    told = [*_answers(kept, **questions), *(_consistent(kept, questions["windows"]) if consistent else ())]
+    kept, windows = read_table(records, zoom), questions["windows"]
+    consistent, quantiles, mean = (questions.pop(name) for name in ("consistent", "quantile", "mean"))
+    told = list(_averages(kept, quantiles or (), windows, mean=mean)) if quantiles or mean else []
+    told += [*_answers(kept, **questions), *(_consistent(kept, windows) if consistent else ())]
     lines = [one_line(line) for line, _ in told]
     if output is not None:
         lines.append(_written(kept, output, kind or _FORMATS[output.suffix], questions["windows"]))
@@ -167,6 +176,23 @@ def _answers(
         yield from _smooth(kept, smooth)
     for reason, spans in by_reason(table.missing):
         yield f"not in it: {spans}: {reason}", None
+
+
+def _averages(kept: KeptTable, quantiles: Sequence[Fraction], windows: str | None, *, mean: bool) -> Iterator[Told]:
+    """Yield quantiles and the mean over windows, of the devices with a value."""
+    over = _windows(kept, windows, kept.table.windows.tolist())
+    opened, where = opened_in(kept, over), f"over {spans_text(over)}, of the devices with a value"
+    for q in quantiles:
+        found = opened.quantile(q)
+        high = None if math.isinf(found.high) else found.high
+        asked = {"question": "quantile", "q": str(q), "windows": over, "level": str(found.level)}
+        row = asked | {"estimate": found.estimate, "low": found.low, "high": high, "unit": found.unit}
+        yield f"quantile {float(q):g} {where}: {found}", row
+    if mean:
+        average = opened.mean()
+        ends = {"estimate": average.estimate, "low": average.low, "high": average.high}
+        asked = {"question": "mean", "windows": over, "level": str(average.level), "unit": opened.unit}
+        yield f"mean {where}{f', in {opened.unit}' * bool(opened.unit)}: {average}", asked | ends
 
 
 def _said(answer: Answer) -> str:
