@@ -220,9 +220,13 @@ def test_from_two_values_on_a_change_moves_two_cells(values: int, losses: int) -
     design = design_of(Truth(values), TwoSidedNoise(Fraction(7, 10)))
 
     assert Fraction(epsilon_of(design) or 0) == losses * Fraction(7, 10)
+    p, up = 0.25, math.exp(0.7)
+    sampled = design_of(SamplingDie.uniform(Fraction(1, 4), values), TwoSidedNoise(Fraction(7, 10)))
+    fallen = 1 if losses == 1 else 1 - p + p / up
+    assert float(epsilon_of(sampled) or 0) == pytest.approx(math.log((1 - p + p * up) / fallen), abs=1e-5)
 
 
-@pytest.mark.parametrize("values", [1, 3])
+@pytest.mark.parametrize("values", [1, 2, 3])
 def test_with_the_sampled_bit_known_the_loss_is_that_of_a_direct_answer(values: int) -> None:
     die, noise = SamplingDie.uniform(Fraction(1, 4), values), TwoSidedNoise(Fraction(7, 10))
     design = Design(answer=die, noise=noise, values=values, aggregators=2)
