@@ -106,7 +106,17 @@ def test_the_texts_of_a_prefix_are_those_that_its_label_names(codes: Codes) -> N
             assert number is not None
             held.setdefault(number >> codes.bits - bits, set()).add(text)
         assert held.keys() == {prefix for prefix in range(1 << bits) if codes.begins(prefix, bits)}
+        for prefix, some in held.items():
+            assert codes.number_of(codes.first_of(prefix, bits)) == min(numbers[text] or 0 for text in some)
         assert {prefix: set(matching(codes, codes.label(prefix, bits))) for prefix in held} == held
+
+
+def test_the_first_code_of_a_prefix_begins_so() -> None:
+    assert [DTC.first_of(0x13, 8), FAILURES.first_of(0x1, 4), FAILURES.first_of(0x9A2BC0, 24)] == [
+        "P1300",
+        "P1000-00",
+        "B1A2B-C0",
+    ]
 
 
 def test_every_trouble_code_begins_with_every_number() -> None:

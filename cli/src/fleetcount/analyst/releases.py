@@ -35,7 +35,7 @@ from fleetcount_protocol.window.window import Window
 from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.tables import Row, Statement, Tabular, axes_for, html_table, library, statement_of
 from fleetcount.command.options import read_text
-from fleetcount.read.report import readable_counts
+from fleetcount.read.report import readable_counts, table_heads
 from fleetcount.read.table import opened_numbers, place_note, places_of
 
 if TYPE_CHECKING:
@@ -305,7 +305,7 @@ class VerifiedRelease(Tabular):
             )
             for one in shown
         ]
-        head = ("cell", f"{level_text(self.level)} interval", "about", "raw estimate")
+        head = (*table_heads(self.record), "about", "raw estimate")
         return html_table(self.name, head, rows, self.statement.sentences, hidden=len(cells) - len(rows))
 
 

@@ -15,6 +15,7 @@ MAX_CODE_BITS: Final = 32
 MAX_CODE_LENGTH: Final = 8
 CODE_ALPHABET_SIZE: Final = (2, 64)
 """Fewest and most characters that a text is made of."""
+CODE_ALPHABET: Final = "2 to 64 different printable characters of ASCII without the space"
 _PRINTABLE: Final = re.compile("[!-~]*", re.ASCII)
 _END: Final = ""
 _SYSTEMS: Final = tuple("PCBU")
@@ -80,10 +81,7 @@ class Codes:
         least, most = CODE_ALPHABET_SIZE
         size = len(set(self.alphabet))
         if size != len(self.alphabet) or not least <= size <= most or not _PRINTABLE.fullmatch(self.alphabet):
-            raise QuestionError(
-                f"alphabet is {self.alphabet[:70]!a}, allowed: {least} to {most} different printable characters of"
-                " ASCII without the space"
-            )
+            raise QuestionError(f"alphabet is {self.alphabet[:70]!a}, allowed: {CODE_ALPHABET}")
         if type(self.length) is not int or not 1 <= self.length <= min(MAX_CODE_LENGTH, MAX_CODE_BITS // self._width):
             raise QuestionError(
                 f"length is {str(self.length)[:40]}, allowed with {size} characters of {self._width} bits each: 1 to"
@@ -132,7 +130,12 @@ class Codes:
             "." if len(symbols) == len(places) else _shown(symbols)
             for symbols, places in zip(possible, self._places, strict=True)
         ]
-        return "-".join(filter(None, ("".join(parts[:_HYPHEN_AFTER]), "".join(parts[_HYPHEN_AFTER:]))))
+        return _spelled(parts)
+
+    def first_of(self, prefix: int, bits: int) -> str:
+        """Return the code of the smallest number that begins with these bits, of which there must be one."""
+        symbols = [symbols[0] for symbols in self._possible(prefix, bits)]
+        return "".join(symbols) if self.form is CodeForm.TEXT else _spelled(symbols)
 
     def _possible(self, prefix: int, bits: int) -> list[tuple[str, ...]]:
         """Return what may stand in each place of a code that begins with these bits; nothing where none does."""
@@ -163,6 +166,10 @@ class Codes:
             named = f"{fixed}{_shown(tuple(filter(None, symbols)))}{more}"
             return f"{fixed}, {named}" if _END in symbols else named
         return fixed
+
+
+def _spelled(parts: list[str]) -> str:
+    return "-".join(filter(None, ("".join(parts[:_HYPHEN_AFTER]), "".join(parts[_HYPHEN_AFTER:]))))
 
 
 def _width_of(places: dict[str, int]) -> int:
