@@ -58,7 +58,9 @@ def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     return tmp_path
 
 
-@pytest.mark.parametrize(("name", "windows"), [("window", 1), ("brakes", 1), ("month", 720), ("drill-down", 3)])
+@pytest.mark.parametrize(
+    ("name", "windows"), [("window", 1), ("brakes", 1), ("month", 720), ("drill-down", 3), ("fault-codes", 2)]
+)
 def test_a_sample_is_created_beside_its_descriptors_and_counted_from_submission(
     fleetcount: Callable, deployed: Path, name: str, windows: int
 ) -> None:

@@ -99,6 +99,16 @@ def test_a_question_is_read_from_an_empty_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.processes
+def test_fault_codes_of_a_made_fleet_are_found_beside_their_truth(tmp_path: Path) -> None:
+    told = run(tmp_path, sys.executable, str(ROOT / "examples" / "fault_codes.py"))
+
+    assert "vehicles that told this code" in told
+    rows = [line.split() for line in told.splitlines() if line.endswith("%")]
+    assert rows[0] == ["P0420", "3,697", "3,079.5", "100", "%"]
+    assert [row[3] for row in rows[-2:]] == ["0", "0"]  # Codes of one or two vehicles.
+
+
+@pytest.mark.processes
 @pytest.mark.nightly  # Two aggregators, twelve devices: half a minute of CPU.
 @pytest.mark.timeout(600)
 def test_worn_brakes_are_counted_from_an_empty_folder(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from tests.site.test_pages import written as written_page
 from tests.site.test_records_in_a_page import (
     reader,
     test_every_good_record_is_read_as_python_reads_it,
-    test_every_good_window_is_read,
+    test_every_good_window_is_read_with_its_labels,
     test_everything_that_python_refuses_is_refused,
     test_signatures_count_under_pinned_keys_alone,
 )
@@ -62,7 +62,7 @@ __all__ = [
     "test_a_report_from_a_file_draws_its_map_and_breaks_no_rule",
     "test_all_cells_together_are_shown_by_the_signed_total",
     "test_every_good_record_is_read_as_python_reads_it",
-    "test_every_good_window_is_read",
+    "test_every_good_window_is_read_with_its_labels",
     "test_every_page_is_whole_at_every_width",
     "test_everything_that_python_refuses_is_refused",
     "test_numbers_that_are_not_the_signed_ones_are_called_so",

@@ -20,6 +20,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, ReportId, 
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.release.record import Cell, ReleaseRecord
+from fleetcount_protocol.window.codes import CodeForm, Codes
 from fleetcount_protocol.window.domain import Bins, Categories, Frame, H3Cells, Numbers, Prefixes, SquareGrid
 from fleetcount_protocol.window.fields import (
     Aggregator,
@@ -164,6 +165,15 @@ def every_window() -> dict[str, Window]:
         "sampling_exact": sampling_window(3, release=exact),
         "sampling_places": sampling_window(
             domain=Prefixes(bits=32, cells=(0, 7, 2**32 - 1)), mechanism=SamplingDie.uniform(Fraction(1, 4), 3)
+        ),
+        "direct_codes": one_round_window(
+            Mode.DIRECT, domain=Prefixes(bits=9, cells=(0x006, 0x007, 0x1FE), codes=Codes(form=CodeForm.DTC))
+        ),
+        "direct_texts": one_round_window(
+            Mode.DIRECT,
+            domain=Prefixes(
+                bits=5, cells=(8, 15, 22, 24, 31), codes=Codes(form=CodeForm.TEXT, alphabet="XBA", length=3)
+            ),
         ),
         "sampling_no_broker": sampling_window(aggregators=(aggregator(0), replace(aggregator(1), mqtt_broker=""))),
         "mangat": one_round_window(Mode.RESPONSE),

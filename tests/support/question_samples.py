@@ -16,6 +16,7 @@ from fleetcount_protocol.question.orders import OrderAction, QuestionOrder
 from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord
+from fleetcount_protocol.window.codes import CodeForm, Codes
 from fleetcount_protocol.window.domain import Categories, Frame, Numbers, Outside, Prefixes, SquareGrid
 from fleetcount_protocol.window.fields import HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 
@@ -120,6 +121,11 @@ def every_question() -> dict[str, Question]:
         "response": one_round_question(Mode.RESPONSE),
         "one_sided": one_round_question(Mode.DIRECT, release=ONE_SIDED),
         "drill_down": drill_down_question(),
+        "codes": drill_down_question(
+            Mode.DIRECT,
+            domain=Prefixes(bits=3, cells=(1, 2, 5, 7), codes=Codes(form=CodeForm.DTC_24)),
+            signal="Vehicle.Diagnostics.DTCList",
+        ),
         "one_in": one_round_question(Mode.RESPONSE, schedule=replace(DAILY, windows=60), one_in=30),
         "number": sampling_question(
             domain=Numbers(low=Fraction(-40), high=Fraction(85, 2), values=6, unit="celsius", outside=Outside.NONE),

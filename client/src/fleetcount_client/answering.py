@@ -5,6 +5,7 @@ Pure: randomness is an argument, nothing is stored, sealed or sent, and no truth
 
 import hashlib
 import struct
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, cast
@@ -17,7 +18,7 @@ from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import Digest, QuestionId, ReportId, SessionId, new_report_id
 from fleetcount_protocol.layout import uint
-from fleetcount_protocol.window.domain import Measured, value_of
+from fleetcount_protocol.window.domain import Measured, Prefixes, value_of
 from fleetcount_protocol.window.signal import converted
 from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
@@ -90,15 +91,16 @@ class TwoRoundSecret:
         )
 
 
-def truth_of(window: Window, reading: Reading, source: RandomSource) -> Truth:
+def truth_of(window: Window, reading: Reading, source: RandomSource, choice: bytes | None = None) -> Truth:
     """Return what a reading means for the window: a position 0..V, or V bits where the window asks for a vector.
 
     Once a window: a number between two points is rounded at random by `source`, and what is drawn is the truth from
     then on, as if the device had read it.
 
-    A set of values makes sense only for a vector; elsewhere a set of one is that value, any other is "none of them".
-    What can never be a value is "none of them" as well; `fault_of` says so to the owner. A number of another unit than
-    the question's is converted.
+    A set of values makes sense only for a vector and for codes; elsewhere a set of one is that value, any other is
+    "none of them". Of several codes one is told, each with the same probability: by `choice` (`choice_of`), the same in
+    all steps of a walk, or without it by `source`. What can never be a value is "none of them" as well; `fault_of` says
+    so to the owner. A number of another unit than the question's is converted.
     """
     domain, value = window.domain, reading.value
     way = conversion(reading.unit, domain.unit) if isinstance(domain, Measured) else SAME
@@ -107,6 +109,10 @@ def truth_of(window: Window, reading: Reading, source: RandomSource) -> Truth:
     elif way != SAME:
         value = converted(value, way.factor, way.offset)
     values = value if isinstance(value, frozenset) else (value,)
+    if isinstance(domain, Prefixes) and domain.codes is not None and not window.design.kind.multi_hot:
+        numbers = [number for one in values if (number := domain.number_of(one)) is not None]
+        told = _chosen(numbers, source.random_bytes(_CHOICE_BYTES) if choice is None else choice)
+        return 0 if told is None else domain.holder_of(told)
     positions = {value_of(domain, one, source) for one in values} - {0}
     if window.design.kind.multi_hot:
         return tuple(int(value in positions) for value in range(1, window.values + 1))
@@ -119,6 +125,8 @@ def truth_of(window: Window, reading: Reading, source: RandomSource) -> Truth:
 
 _COIN_LABEL: Final = b"fleetcount device coin v1"
 _SLOT_LABEL: Final = b"fleetcount device slot v1"
+_CHOICE_LABEL: Final = b"fleetcount device choice v1"
+_CHOICE_BYTES: Final = 32
 _BLOCK_BYTES: Final = 64
 
 
@@ -158,6 +166,21 @@ def slot_of(secret: bytes, question_id: QuestionId, one_in: int) -> int:
     nobody can choose a question that meets a device in a window of his choice, and it is the same in every cycle.
     """
     return uniform_below(_DerivedBytes(_SLOT_LABEL + secret + question_id), one_in)
+
+
+def choice_of(secret: bytes, question_id: QuestionId, walk: int) -> bytes:
+    """Return the 32 bytes by which a device chooses which of several codes it tells in all steps of a walk."""
+    return hashlib.shake_256(_CHOICE_LABEL + secret + question_id + uint(walk, 4)).digest(_CHOICE_BYTES)
+
+
+def _chosen(numbers: Iterable[int], choice: bytes) -> int | None:
+    """Return one of several codes, None of none: each with the same probability to all who lack `choice`.
+
+    A code that comes or goes between two steps of a walk changes nothing, unless it is the one.
+    """
+    return min(
+        numbers, key=lambda number: hashlib.shake_256(choice + uint(number, 4)).digest(_CHOICE_BYTES), default=None
+    )
 
 
 def draw_two_round(

@@ -72,12 +72,14 @@ class Charge:
 class WindowAssignment:
     """A joined device's part in one window: what paid for it, the unit's coin, the aggregators with their keys.
 
-    `sampled` is None where the mode has no sampling coin.
+    `sampled` is None where the mode has no sampling coin. `choice` says which of several codes it tells, the same in
+    all steps of a walk; None where no codes are asked for.
     """
 
     window: Window
     charge: Charge
     sampled: bool | None = field(repr=False)
+    choice: bytes | None = field(repr=False)
     aggregators: tuple[Aggregator, ...]
 
 

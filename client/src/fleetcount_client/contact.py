@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import PeerError, QuestionError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.window.domain import ValueDomain
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 
@@ -218,9 +217,10 @@ class SignalNotes:
         """Return what is known of each signal, by name."""
         return tuple(self._known[path] for path in sorted(self._known))
 
-    def note(self, path: str, reading: Reading, domain: ValueDomain) -> str:
-        """Note how a signal was read for a question; return its fault, "" for none."""
-        fault, before = fault_of(reading, domain), self._known.get(path)
+    def note(self, window: Window, reading: Reading) -> str:
+        """Note how a signal was read for a window; return its fault, "" for none."""
+        path = window.signal
+        fault, before = fault_of(reading, window.domain, several=window.design.kind.multi_hot), self._known.get(path)
         why = "" if fault else reading.why_none
         self._known[path] = SignalStatus(path=path, read_at=self._clock.now(), why_none=why, fault=fault)
         if fault and (before is None or before.fault != fault):

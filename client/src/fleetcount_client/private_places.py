@@ -152,7 +152,8 @@ class Polygon:
 class PrivateSignal:
     """What is private of one signal: areas for positions, exact `values` for texts, numbers and truth values.
 
-    Numbers and names are the same here as in a question's domain: 36.6 hides the float32 of it, "1" hides 1.
+    Numbers and names are the same here as in a question's domain: 36.6 hides the float32 of it, "1" hides 1. A text is
+    hidden in capital and in small letters, since codes may be spelled in both.
     """
 
     areas: tuple[Circle | Polygon, ...] = ()
@@ -173,7 +174,7 @@ class PrivateSignal:
 
 def _form(reading: object) -> str | Fraction | None:
     name = name_of(reading)
-    return exact(reading) if name is None else name
+    return exact(reading) if name is None else name.casefold()
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,7 +133,7 @@ class Rounds:
         if why := self._missed(window, still_asked):
             return Outcome.of(window, OutcomeKind.MISSED, why), ""
         reading = await read_signal(signals, window.signal)
-        fault = self.notes.note(window.signal, reading, window.domain)
+        fault = self.notes.note(window, reading)
         # While it was read, another answer may have found that an aggregator has lost the session of both.
         while (current := self.sessions.current(opened)) is None:
             opened = await self._sessions_of(window, assignment.aggregators, self.timer.now())
@@ -167,7 +167,7 @@ class Rounds:
     ) -> Report | Outcome:
         window = assignment.window
         shown = self.private.shown(window.signal, reading.value)
-        truth = truth_of(window, replace(reading, value=shown), self.source)
+        truth = truth_of(window, replace(reading, value=shown), self.source, assignment.choice)
         charge = replace(assignment.charge, asked_at=window.round_one_opens)
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:

@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 import stat
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast, runtime_checkable
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.window.domain import Measured, ValueDomain, misfit
+from fleetcount_protocol.window.domain import Measured, Prefixes, ValueDomain, misfit
 from fleetcount_protocol.window.signal import Kind, Number, Signal, converted, exact, kind_of
 
 from fleetcount_client.units import conversion
@@ -28,7 +28,7 @@ _LONGEST_READ_S: Final = 30.0
 """A coroutine that takes longer has no value: the window goes on."""
 
 Said = Signal | frozenset[str] | frozenset[tuple[Number, Number]]
-"""What a source says: one signal, or the set of all values that hold, which only vector Mangat can ask for."""
+"""What a source says: one signal, or the set of all values that hold, for vector Mangat and for codes."""
 
 
 class SignalUnavailable(Exception):  # noqa: N818 - a state of the world, not a mistake of the program
@@ -117,14 +117,25 @@ def unfit(signals: Mapping[str, SignalSource], path: str, domain: ValueDomain) -
     return known.wrong or (misfit(domain, known.kind) if known.kind else "") or _beyond(known, domain)
 
 
-def fault_of(reading: Reading, domain: ValueDomain) -> str:
-    """Return why what was read can never be a value of a domain, in words without it; "" where it may be one."""
+def fault_of(reading: Reading, domain: ValueDomain, *, several: bool = True) -> str:
+    """Return why what was read can never be a value of a domain, in words without it; "" where it may be one.
+
+    `several` is whether a vehicle may tell several values at once; of several codes it always tells one.
+    """
     if reading.fault or reading.value is None:
         return reading.fault
     values = reading.value if isinstance(reading.value, frozenset) else (reading.value,)
     kinds = {kind for kind in map(kind_of, values) if kind is not None}
     faults = sorted(filter(None, (misfit(domain, kind) for kind in kinds)))
-    return faults[0] if faults else _foreign(reading.unit, domain)
+    return faults[0] if faults else _foreign(reading.unit, domain) or _not_one(values, domain, several=several)
+
+
+def _not_one(values: Collection[object], domain: ValueDomain, *, several: bool) -> str:
+    codes = domain.codes if isinstance(domain, Prefixes) else None
+    if codes is None:
+        return "" if several or len(values) <= 1 else "it is a list of several values, and the question takes one"
+    strange = any(isinstance(value, str) and codes.number_of(value) is None for value in values)
+    return f"a text in it is no code of the form {codes.form.label!r}" if strange else ""
 
 
 def _foreign(unit: str, domain: ValueDomain) -> str:
@@ -154,7 +165,7 @@ def constant(value: Said) -> Callable[[], Said]:
 
 
 class FileSource:
-    """Reads a small JSON file at each question: a number, a text, true or false, null, or [x, y] for a position.
+    """Reads a small JSON file at each question: a number, a text, true or false, null, [x, y], or a list of texts.
 
     A bare text that is no JSON is taken as it stands, without the white space around it, and so is a number: 4.1 is
     exactly that. A file that is missing, empty, no regular file, larger than 4,096 bytes or of another shape has no
@@ -166,7 +177,7 @@ class FileSource:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def __call__(self) -> Signal:
+    def __call__(self) -> Signal | frozenset[str]:
         """Return what the file says now.
 
         Raises:
@@ -224,8 +235,8 @@ def _decimal(text: str) -> Decimal | None:
         return None
 
 
-def signal_of(value: object) -> Signal:
-    """Return what a value of JSON is as a signal: a number, a text, true, false, or [x, y]; None of null.
+def signal_of(value: object) -> Signal | frozenset[str]:
+    """Return what a value of JSON is as a signal: a number, a text, true, false, [x, y], or texts; None of null.
 
     Raises:
         SignalFault: it is something else.
@@ -233,7 +244,9 @@ def signal_of(value: object) -> Signal:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, list):
-        return _position(cast("list[object]", value))
+        parts = cast("list[object]", value)
+        texts = frozenset(part for part in parts if isinstance(part, str))
+        return texts if all(isinstance(part, str) for part in parts) else _position(parts)
     if isinstance(value, int | Decimal):
         return value if exact(value) is not None else None
     raise SignalFault(f"it is {Kind.OTHER.value}")

@@ -22,11 +22,12 @@ from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.key_list import check_distinct_keys, key_for, replaces
 from fleetcount_protocol.question.orders import OrderAction, SignedOrder, skipped_windows, started_question
 from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.question import QUESTION_OFFER
 
-from fleetcount_client.answering import coin_of, slot_of
+from fleetcount_client.answering import choice_of, coin_of, slot_of
 from fleetcount_client.charges import Charge, WindowAssignment, judge_age, ready_at, unit_id, unknown_before
 from fleetcount_client.contact import TrustStore
 from fleetcount_client.ledger import Ledger, charges_of_question, open_units
@@ -404,8 +405,12 @@ class Subscriptions:
         sampled = None
         if window.design.rounds == 2 and one.coin is not Coin.WINDOW:  # A coin of one window is tossed with its answer.
             sampled = coin_of(self._rows.coin_secret(self._source), unit, window.design.exposure)
+        choice = None
+        if isinstance(window.domain, Prefixes) and window.domain.codes is not None:
+            walk = index if one.drill_down is None else one.drill_down.walk_of(index)
+            choice = choice_of(self._rows.coin_secret(self._source), one.question_id, walk)
         aggregators = question.keyed_aggregators(window)
-        return WindowAssignment(window=window, charge=charge, sampled=sampled, aggregators=aggregators)
+        return WindowAssignment(window=window, charge=charge, sampled=sampled, choice=choice, aggregators=aggregators)
 
     def note(self, question_id: QuestionId, refusal: PolicyRefusal) -> None:
         """Keep why a window of a joined question was refused, for its owner to read."""

@@ -12,7 +12,8 @@ from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown, candidates, surviving_cells
 from fleetcount_protocol.question.question import decode_question
 from fleetcount_protocol.release import ChainLink, decode_record
-from fleetcount_protocol.window.domain import Categories, Prefixes
+from fleetcount_protocol.window.codes import CodeForm, Codes
+from fleetcount_protocol.window.domain import Categories, Prefixes, all_prefixes
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.window import decode_window
 from hypothesis import given
@@ -69,6 +70,21 @@ def test_the_next_step_asks_about_all_children() -> None:
     assert candidates((1, 5), WALK, 1) == Prefixes(bits=5, cells=(4, 5, 6, 7, 20, 21, 22, 23))
     last = candidates((4, 23), WALK, 2)
     assert (last.bits, last.cells) == (12, (*range(4 << 7, 5 << 7), *range(23 << 7, 24 << 7)))
+
+
+def test_a_walk_over_codes_leaves_out_what_no_code_begins_with() -> None:
+    codes = Codes(form=CodeForm.TEXT, alphabet="ABCDE", length=2)
+    walk = DrillDown(levels=(3, 6), threshold=40, most_survivors=3)
+    question = drill_down_question(Mode.DIRECT, domain=all_prefixes(3, codes), drill_down=walk)
+
+    assert window_at(question, 0).domain == Prefixes(bits=3, cells=(1, 2, 3, 4, 5), codes=codes)
+    last = window_at(question, 1, (1, 5))
+    assert last.domain == Prefixes(bits=6, cells=(*range(8, 14), *range(40, 46)), codes=codes)
+    assert [last.domain.label(value) for value in (1, 2, 12)] == ["A", "AA", "EE"]
+    assert decode_window(last.canonical) == last
+    assert decode_question(question.canonical) == question
+    with pytest.raises(QuestionError, match="level is 7, allowed: a whole number from 1 to 6"):
+        drill_down_question(Mode.DIRECT, domain=question.domain, drill_down=replace(walk, levels=(3, 7)))
 
 
 @pytest.mark.parametrize("survivors", [(), (1, 2, 5, 7), (5, 1), (1, 1), (-1, 2), (1, 8)])

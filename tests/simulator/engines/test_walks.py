@@ -14,7 +14,8 @@ from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.question.fields import DrillDown, candidates, surviving_cells
-from fleetcount_protocol.window.domain import Prefixes
+from fleetcount_protocol.window.codes import Codes
+from fleetcount_protocol.window.domain import all_prefixes
 from fleetcount_simulator.demo_scenarios import bologna_place, find_bologna, read_traces
 from fleetcount_simulator.engines.walks import draw_walks
 from fleetcount_simulator.errors import ScenarioError
@@ -63,12 +64,12 @@ def test_survivors_are_those_of_the_protocol(most: int) -> None:
     assert found.others.tolist() == [0]
 
 
-def by_the_protocol(walk: DrillDown, places: Mapping[int, int]) -> list[int]:
+def by_the_protocol(walk: DrillDown, places: Mapping[int, int], codes: Codes | None = None) -> list[int]:
     """Return what a walk without noise finds by the functions that every party runs."""
-    domain = Prefixes(bits=walk.levels[0], cells=tuple(range(1 << walk.levels[0])))
+    domain = all_prefixes(walk.levels[0], codes)
     for step in range(len(walk.levels)):
         counts = [
-            Fraction(sum(count for place, count in places.items() if domain.value_of(place) == value))
+            Fraction(sum(count for place, count in places.items() if domain.holder_of(place) == value))
             for value in range(1, domain.values + 1)
         ]
         if step + 1 == len(walk.levels):
@@ -76,7 +77,7 @@ def by_the_protocol(walk: DrillDown, places: Mapping[int, int]) -> list[int]:
         survivors = surviving_cells(domain, counts, walk)
         if not survivors:
             return []
-        domain = candidates(survivors, walk, step + 1)
+        domain = candidates(survivors, walk, step + 1, codes)
     return []
 
 

@@ -38,7 +38,7 @@ from fleetcount.analyst.planning import Exact, exactly
 from fleetcount.analyst.tables import Row, Statement, Tabular, axes_for, html_table, library, statement_of
 from fleetcount.command.options import NUMBER, QUANTILE, read_text
 from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers, opened_of
-from fleetcount.read.report import readable_counts
+from fleetcount.read.report import readable_counts, table_heads
 from fleetcount.read.table import opened_numbers, place_note, places_of
 
 if TYPE_CHECKING:
@@ -357,7 +357,7 @@ class VerifiedRelease(Tabular):
             )
             for one in shown
         ]
-        head = ("cell", f"{level_text(self.level)} interval", "about", "raw estimate")
+        head = (*table_heads(self.record), "about", "raw estimate")
         return html_table(self.name, head, rows, self.statement.sentences, hidden=len(cells) - len(rows))
 
 

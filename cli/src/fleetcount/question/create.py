@@ -26,7 +26,7 @@ from fleetcount_protocol.question.signing import (
     signed_question,
     verify_signed_question,
 )
-from fleetcount_protocol.window.domain import Bins, Numbers, Outside
+from fleetcount_protocol.window.domain import Bins, Numbers, Outside, Prefixes
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.signal import decimal_text
 from fleetcount_protocol.window.signing import verify_ed25519
@@ -51,7 +51,7 @@ from fleetcount.question.spec import read_spec
 
 _FILE = click.Path(path_type=Path)
 _WIDEST: Final = 100
-_SAMPLES: Final = ("window", "brakes", "month", "drill-down")
+_SAMPLES: Final = ("window", "brakes", "month", "drill-down", "fault-codes")
 
 
 @click.command("create", cls=StrictCommand)
@@ -79,8 +79,9 @@ def create(spec: Path | None, sample: str | None, output: Path, epsilon: Fractio
                     other in every 30 days, false for this one alone
     [[aggregators]] their descriptor files, the leader's first
 
-    With --sample: of one window (speeds, or worn brakes), of a month of hourly windows, or a drill-down, each counted
-    from submission. In the directory that `fleetcount keys init` made, which has the descriptors that they name:
+    With --sample: of one window (speeds, or worn brakes), of a month of hourly windows, or a drill-down (to places, or
+    to fault codes), each counted from submission. In the directory that `fleetcount keys init` made, which has the
+    descriptors that they name:
     fleetcount question create --sample month --output deployment/month.question
     """
     check_name(output)
@@ -131,6 +132,12 @@ def _reading_lines(made: Question) -> Generator[str]:
         yield (
             f"a reading of {highest} or more is in no bin; to count it in the last one leave out the last edge and set"
             " domain.open_above = true"
+        )
+    if isinstance(domain, Prefixes) and domain.codes is not None:
+        yield (
+            "a vehicle with several codes tells one of them, drawn at random for each walk: counted are vehicles that"
+            " told a code, of which there are no more than have it; a text that is no such code is none, and a fault"
+            " that its owner sees"
         )
     if isinstance(domain, Numbers):
         beyond = "is that end" if domain.outside is Outside.CLAMP else "is none of the values"

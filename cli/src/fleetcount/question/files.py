@@ -26,6 +26,8 @@ from fleetcount_protocol.question.signing import (
     encode_signed_question,
     question_to_json,
 )
+from fleetcount_protocol.window.codes import CodeForm, Codes
+from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.fields import level_words
 
 from fleetcount.command.base import one_line, utc
@@ -150,6 +152,8 @@ def _schedule_lines(question: Question) -> Iterator[str]:
             f"more, the {walk.most_survivors} busiest; one truth asked at {len(walk.levels)} levels counts as as many "
             "answers"
         )
+        if isinstance(question.domain, Prefixes) and (codes := question.domain.codes) is not None:
+            yield f"asks for {_codes_text(codes)}; a vehicle with several tells one of them, the same at all levels"
     if question.one_in > 1:
         yield (
             f"each device answers in one window of {question.one_in:,}, the same in every cycle, which it draws for"
@@ -158,6 +162,16 @@ def _schedule_lines(question: Question) -> Iterator[str]:
         )
     if question.design.rounds == 2:
         yield f"sampling rate {question.design.exposure}; one toss holds for {_COIN_WORDS[question.coin]}"
+
+
+def _codes_text(codes: Codes) -> str:
+    match codes.form:
+        case CodeForm.DTC:
+            return "trouble codes of two bytes, as P0301"
+        case CodeForm.DTC_24:
+            return "trouble codes with their failure type, as P0301-1F"
+        case CodeForm.TEXT:
+            return f"texts of 1 to {codes.length} characters of {codes.alphabet}"
 
 
 def _release_line(question: Question) -> str:

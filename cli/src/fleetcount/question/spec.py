@@ -23,6 +23,7 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_QUESTION_WINDOWS
 from fleetcount_protocol.question.fields import Coin, DrillDown, Participants
 from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.codes import CODE_ALPHABET, MAX_CODE_LENGTH, CodeForm, Codes
 from fleetcount_protocol.window.domain import (
     EPSG_CODES,
     MAX_VALUES,
@@ -35,9 +36,9 @@ from fleetcount_protocol.window.domain import (
     H3Cells,
     Numbers,
     Outside,
-    Prefixes,
     SquareGrid,
     ValueDomain,
+    all_prefixes,
 )
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
@@ -85,6 +86,8 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     r"low": ("domain.low",),
     r"high": ("domain.high",),
     r"categor(y|ies)|names?": ("domain.names",),
+    r"alphabet": ("drill_down.alphabet",),
+    r"length": ("drill_down.length",),
     r"signal": ("question.signal",),
     r"min_batch_size": ("question.min_batch_size",),
     r"a drill-down is": ("question.mode",),
@@ -284,6 +287,9 @@ _DOMAINS: Final = {
 }
 
 
+_FORMS: Final = {form.label: form for form in CodeForm}
+
+
 def _levels(table: Table, key: str) -> tuple[int, ...]:
     value = table.raw(key)
     levels = tuple(cast("list[object]", value)) if isinstance(value, list) else ()
@@ -298,15 +304,37 @@ def _levels(table: Table, key: str) -> tuple[int, ...]:
 
 @settings
 class DrillDownTable:
-    """[drill_down]: the steps of a walk; `most_survivors` is by default as many as a step can ask about."""
+    """[drill_down]: the steps of a walk; `most_survivors` is by default as many as a step can ask about.
+
+    Of codes `form` says how they are spelled; a text has an `alphabet` and a `length`.
+    """
 
     levels: tuple[int, ...] = setting(_levels)
     threshold: int = setting(Table.integer, 1, 2**32 - 1)
     most_survivors: int | None = setting(Table.integer, 1, MAX_VALUES, default=None)
+    of: str = setting(Table.choice, ("places", "codes"), default="places")
+    form: str | None = setting(Table.choice, tuple(_FORMS), default=None)
+    alphabet: str | None = setting(Table.text, "[!-~]{2,64}", CODE_ALPHABET, default=None)
+    length: int | None = setting(Table.integer, 1, MAX_CODE_LENGTH, default=None)
 
     def __post_init__(self) -> None:
+        if (self.of == "codes") != (self.form is not None):
+            allowed = '"dtc", "dtc-24" or "text"' if self.of == "codes" else 'only with of = "codes"'
+            raise UnfitKeyError("form", allowed=allowed)
+        for key in ("alphabet", "length"):
+            if (self.form == "text") != (getattr(self, key) is not None):
+                raise UnfitKeyError(key, allowed='given with form = "text", and with no other')
+        if self.codes is not None and self.levels[-1] > self.codes.bits:
+            raise UnfitKeyError("levels", allowed=f"numbers of bits up to the {self.codes.bits} of a code")
         if self.most_survivors is not None and self.most_survivors > self._most:
             raise UnfitKeyError("most_survivors", allowed=f"a whole number from 1 to {self._most}")
+
+    @property
+    def codes(self) -> Codes | None:
+        """What is asked for, None for places."""
+        if self.form is None:
+            return None
+        return Codes(form=_FORMS[self.form], alphabet=self.alphabet or "", length=self.length or 0)
 
     @property
     def _most(self) -> int:
@@ -408,9 +436,11 @@ def _domain_and_walk(root: Table, table: Table) -> tuple[ValueDomain, DrillDown 
         kind = root.section("domain", None).choice("kind", tuple(_DOMAINS))
         return cast("ValueDomain", read_settings(root, "domain", _DOMAINS[kind]).domain()), None
     if root.has("domain"):
-        raise root.wrong("domain", "is given, and a drill-down has none: its steps ask about prefixes of 32-bit places")
-    walk = read_settings(root, "drill_down", DrillDownTable).walk()
-    return Prefixes(bits=walk.levels[0], cells=tuple(range(1 << walk.levels[0]))), walk
+        raise root.wrong(
+            "domain", "is given, and a drill-down has none: its steps ask about prefixes of places or codes"
+        )
+    asked = read_settings(root, "drill_down", DrillDownTable)
+    return all_prefixes(asked.levels[0], asked.codes), asked.walk()
 
 
 # How.

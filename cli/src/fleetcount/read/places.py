@@ -1,6 +1,6 @@
-"""`fleetcount question places`: what the walks of a drill-down found, from the records that a reader keeps.
+"""`fleetcount question places`: the places or codes that the walks of a drill-down found, from the records kept.
 
-Reads files; it must not ask an aggregator. Places that were left out are bounded and not estimated.
+Reads files; it must not ask an aggregator. What was left out is bounded and not estimated.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,20 +26,23 @@ from fleetcount_analysis.interval_words import interval_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.window.codes import Codes
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 
 from fleetcount.command.base import JSON, StrictCommand, show
 from fleetcount.command.options import check_output_file, write_file
 from fleetcount.read.records import Chain, kept_records, question_of_records
+from fleetcount.read.report import TOLD
 
 _FILE: Final = click.Path(path_type=Path)
 _MOST_ROWS: Final = 200
 _COLUMNS: Final = ("walk", "bits", "smallest_place", "shown", "estimate", "low", "high")
+_CODE_COLUMNS: Final = ("walk", "bits", "code", "shown", "told", "told_low", "told_high")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walked:
-    """One walk: its number, how many steps of `levels` it took, the places found, and the cells left out.
+    """One walk: its number, how many steps of `levels` it took, the places or `codes` found, and the cells left out.
 
     `excess` is by how much the estimate of a place at the threshold is too high on average, because it was chosen.
     """
@@ -52,18 +55,29 @@ class Walked:
     false_places: float
     smallest: int
     excess: float
+    codes: Codes | None
+
+    @property
+    def noun(self) -> str:
+        """What is found."""
+        return "place" if self.codes is None else "code"
+
+    def name_of(self, cell: int, bits: int) -> str:
+        """Return how a cell is named to people: places by the smallest of them, codes by what they have in common."""
+        return f"{cell << PLACE_BITS - bits:#010x}" if self.codes is None else self.codes.label(cell, bits)
 
 
 @click.command("places", cls=StrictCommand)
 @click.option("--records", "directory", required=True, metavar="DIR", type=_FILE, help="What `question release` wrote.")
-@click.option("--output", metavar="FILE.csv", type=_FILE, help="Every place found and every cell left out, too.")
+@click.option("--output", metavar="FILE.csv", type=_FILE, help="All that was found and all cells left out.")
 @JSON
 def places(directory: Path, output: Path | None, as_json: bool) -> None:
-    """Say which places each walk of a drill-down found, and how many devices may be in those it left out.
+    """Say which places or codes each walk of a drill-down found, and how many devices may be in those it left out.
 
     Every record is checked again. Intervals hold for all candidates of a step at once; nothing was asked beneath a cell
     that was left out, so that only a bound is known there. It holds if every aggregator followed the protocol: one that
-    adds to its own share steers which cells are left out.
+    adds to its own share steers which cells are left out. A vehicle with several codes tells one of them: what is
+    counted are vehicles that told a code, and at least as many have it.
     """
     if output is not None:
         check_output_file(output)
@@ -71,17 +85,20 @@ def places(directory: Path, output: Path | None, as_json: bool) -> None:
     if (walk := question.drill_down) is None:
         raise UsageError(f"question {question.name!r} does not drill down; every record has its whole map")
     walked = list(walks_of(walk, kept_records(directory, Chain(question))))
+    codes = question.domain.codes if isinstance(question.domain, Prefixes) else None
     lines = [line for one in walked for line in walk_lines(one, walk, question.release.level)]
     if not walked:
         lines.append("no walk has a record yet")
     if output is not None:
-        write_file(output, places_csv(walked).encode())
+        write_file(output, places_csv(walked, codes).encode())
         lines.append(f"wrote {output}")
     show([_walk_json(one) for one in walked], lines, as_json=as_json)
 
 
 def _walk_json(one: Walked) -> dict[str, Any]:
-    """Return a walk for programs; a cell is named by its smallest place and its bits."""
+    """Return a walk for programs; a cell is named by its smallest place and its bits, or as codes are."""
+    if one.codes is not None:
+        return _codes_json(one)
     found = [
         {"place": place.cell << PLACE_BITS - one.bits, "estimate": place.estimate, "low": place.low, "high": place.high}
         for place in one.found
@@ -93,25 +110,42 @@ def _walk_json(one: Walked) -> dict[str, Any]:
     return {"walk": one.number, "steps": one.steps, "bits": one.bits, "found": found, "left_out": left, **chances}
 
 
+def _codes_json(one: Walked) -> dict[str, Any]:
+    found = [
+        {"code": one.name_of(code.cell, one.bits), "told": code.estimate, "low": code.low, "high": code.high}
+        for code in one.found
+    ]
+    left = [
+        {"codes": one.name_of(cell.cell, cell.bits), "bits": cell.bits, "most_told": cell.most} for cell in one.left_out
+    ]
+    chances = {"false_codes": one.false_places, "smallest_found": one.smallest, "excess_at_threshold": one.excess}
+    return {"walk": one.number, "steps": one.steps, "bits": one.bits, "found": found, "left_out": left, **chances}
+
+
 def walks_of(walk: DrillDown, records: Iterator[ReleaseRecord]) -> Iterator[Walked]:
     """Give what each walk came to that has a record of its first step, from the checked records in order."""
     steps: list[WalkStep] = []
-    number = -1
+    number, codes = -1, None
     for record in records:
         place = record.window.question
-        if steps and place.index // len(walk.levels) != number:
-            yield _walked(walk, number, steps)
+        if steps and walk.walk_of(place.index) != number:
+            yield _walked(walk, number, steps, codes)
             steps = []
-        number = place.index // len(walk.levels)
-        steps.append(_step(record))
+        number = walk.walk_of(place.index)
+        domain = _prefixes(record)
+        codes = domain.codes
+        steps.append(_step(record, domain))
     if steps:
-        yield _walked(walk, number, steps)
+        yield _walked(walk, number, steps, codes)
 
 
-def _step(record: ReleaseRecord) -> WalkStep:
-    domain = record.window.domain
-    if not isinstance(domain, Prefixes):
+def _prefixes(record: ReleaseRecord) -> Prefixes:
+    if not isinstance(record.window.domain, Prefixes):
         raise UsageError(f"the record of window {record.window_id} is not of prefixes")
+    return record.window.domain
+
+
+def _step(record: ReleaseRecord, domain: Prefixes) -> WalkStep:
     return WalkStep(
         design=one_level(record.window.design, 0),  # A total counts no place.
         level=record.level,
@@ -121,7 +155,7 @@ def _step(record: ReleaseRecord) -> WalkStep:
     )
 
 
-def _walked(walk: DrillDown, number: int, steps: Sequence[WalkStep]) -> Walked:
+def _walked(walk: DrillDown, number: int, steps: Sequence[WalkStep], codes: Codes | None) -> Walked:
     levels, last = len(walk.levels), steps[-1]
     found = found_places(last, walk.threshold) if len(steps) == levels else []
     left: list[PrunedPlace] = []
@@ -139,53 +173,66 @@ def _walked(walk: DrillDown, number: int, steps: Sequence[WalkStep]) -> Walked:
         false_places=len(last.cells) * find_chance(last.design, walk.threshold, 1, 0),
         smallest=smallest_found(last.design, walk.threshold, levels),
         excess=chosen_excess(last.design, walk.threshold, walk.threshold),
+        codes=codes,
     )
 
 
 def walk_lines(one: Walked, walk: DrillDown, level: Fraction) -> Iterator[str]:
-    """Return a walk in words: places with intervals, the bound of what was left out, false and missed places."""
+    """Return a walk in words: what it found with intervals, the bound of what was left out, what is false or missed."""
     levels, share = len(walk.levels), f"{float(level) * 100:g} %"
     if one.steps < levels:
-        yield f"walk {one.number}: {one.steps} of {levels} steps have a record; no place was found"
+        yield f"walk {one.number}: {one.steps} of {levels} steps have a record; no {one.noun} was found"
     else:
-        yield f"walk {one.number}: {len(one.found)} places of {one.bits} bits at {walk.threshold} or more"
+        yield f"walk {one.number}: {len(one.found)} {one.noun}s of {one.bits} bits at {walk.threshold} or more"
+    if one.codes is not None and one.found:
+        yield f"  {TOLD}:"
     for place in one.found[:_MOST_ROWS]:
-        shown = f"{place.cell << PLACE_BITS - one.bits:#010x}"
         ends = interval_text(place.estimate, place.low, place.high)
-        yield f"  {shown}  {place.estimate:,.0f}, {share} interval {ends}"
+        yield f"  {one.name_of(place.cell, one.bits)}  {place.estimate:,.0f}, {share} interval {ends}"
     if len(one.found) > _MOST_ROWS:
         yield f"  and {len(one.found) - _MOST_ROWS} more, smaller ones"
     yield from bound_lines(one, level)
 
 
 def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
-    """Return in words what is known of the places that a walk did not show: their bound, false and missed ones."""
+    """Return in words what is known of what a walk did not show: its bound, what is false, and what is missed."""
     if one.found:
         yield (
-            "  places are chosen by their estimates, which are on average too high: of a place at the threshold by"
+            f"  {one.noun}s are chosen by their estimates, which are on average too high: of a {one.noun} at the"
+            " threshold by"
             f" {one.excess:,.1f}, of larger ones by less; the intervals hold for all that were looked at"
         )
     if one.left_out:
         most = max(place.most for place in one.left_out)
+        bounded = "place has" if one.codes is None else "code was told by"
         yield (
-            f"  left out: no other place has more than {most:,} ({float(level) * 100:g} % for each step, at least"
+            f"  left out: no other {bounded} more than {most:,} ({float(level) * 100:g} % for each step, at least"
             f" {max(0.0, 100 - one.steps * (100 - float(level) * 100)):g} % for all), unless an aggregator added to its"
-            " share what is no device's: by that it steers which places a walk leaves out"
+            f" share what is no device's: by that it steers which {one.noun}s a walk leaves out"
         )
     yield (
-        f"  false places: {one.false_places:.2g} of the last step's cells pass although empty, in expectation; missed:"
-        f" one place in twenty of {one.smallest:,}, more of smaller ones"
+        f"  false {one.noun}s: {one.false_places:.2g} of the last step's cells pass although empty, in expectation;"
+        f" missed: one {one.noun} in twenty of {one.smallest:,}, more of smaller ones"
     )
+    if one.codes is not None:
+        yield (
+            "  a vehicle with several codes tells one of them: at least as many have a code as told it; how many more,"
+            " and how many have one that was left out, no number here bounds"
+        )
 
 
-def places_csv(walked: Sequence[Walked]) -> str:
-    """Return every place found and every cell left out, a row each."""
+def places_csv(walked: Sequence[Walked], codes: Codes | None = None) -> str:
+    """Return every place or code found and every cell left out, a row each."""
     rows: list[tuple[object, ...]] = []
     for one in walked:
         for place in one.found:
-            smallest = place.cell << PLACE_BITS - one.bits
-            rows.append((one.number, one.bits, smallest, "found", f"{place.estimate:.3f}", place.low, place.high))
+            shown = _in_table(one, place.cell, one.bits)
+            rows.append((one.number, one.bits, shown, "found", f"{place.estimate:.3f}", place.low, place.high))
         for cell in one.left_out:
-            smallest = cell.cell << PLACE_BITS - cell.bits
-            rows.append((one.number, cell.bits, smallest, "left out", "", "", cell.most))
-    return csv_table(_COLUMNS, rows)
+            shown = _in_table(one, cell.cell, cell.bits)
+            rows.append((one.number, cell.bits, shown, "left out", "", "", cell.most))
+    return csv_table(_COLUMNS if codes is None else _CODE_COLUMNS, rows)
+
+
+def _in_table(one: Walked, cell: int, bits: int) -> int | str:
+    return cell << PLACE_BITS - bits if one.codes is None else one.name_of(cell, bits)

@@ -21,6 +21,7 @@ from fleetcount_protocol.release import (
     sides_words,
     verify_record_signatures,
 )
+from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window
 
@@ -28,6 +29,8 @@ from fleetcount.command.base import RefusedByPolicyError, one_line
 from fleetcount.command.statements import privacy_lines, statement_json
 
 MOST_ROWS: Final = 200
+TOLD: Final = "vehicles that told this code"
+"""What numbers of codes count: a vehicle with several codes tells one of them."""
 _LARGEST: Final = 10**15
 _MOST_ORDERED: Final = 512
 _TOTAL: Final = ("estimate", "low", "high")
@@ -92,7 +95,7 @@ def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> l
         ("side",) if words else (),
         ("truth",) if truths else (),
     )
-    head = ("cell", f"{level_text(record.level)} interval", *(name for one in further for name in one))
+    head = (*table_heads(record), *(name for one in further for name in one))
     rows = [_table_row(record, place, counts, truths) for place in range(len(record.cells))]
     left_out = 0
     if len(rows) > MOST_ROWS:
@@ -111,6 +114,13 @@ def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> l
         )
     # Beside truths the demo says it with the true sum.
     return [*lines, words] if words else lines + ([] if truths else [*total_line(record), *numbers_line(record)])
+
+
+def table_heads(record: ReleaseRecord) -> tuple[str, str]:
+    """Return what stands above the names of cells and above their intervals."""
+    interval, domain = f"{level_text(record.level)} interval", record.window.domain
+    codes = isinstance(domain, Prefixes) and domain.codes is not None
+    return ("code", f"{TOLD}, {interval}") if codes else ("cell", interval)
 
 
 def total_of(record: ReleaseRecord) -> tuple[float, int, int] | None:

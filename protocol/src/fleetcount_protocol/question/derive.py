@@ -14,6 +14,7 @@ from fleetcount_protocol.limits import VERIFY_KEY_BYTES
 from fleetcount_protocol.question.fields import candidates, window_fields, window_ref, window_times
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.codec import encode_times, window_label
+from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.fields import WindowFields
 from fleetcount_protocol.window.window import Window
 
@@ -36,7 +37,8 @@ def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -
     times = window_times(question.schedule, index)
     walk = question.drill_down
     if walk is not None and walk.step_of(index):
-        domain = candidates(survivors, walk, walk.step_of(index))
+        codes = question.domain.codes if isinstance(question.domain, Prefixes) else None
+        domain = candidates(survivors, walk, walk.step_of(index), codes)
         of = window_fields(question, question.question_id, index, domain)
         return Window(**{one.name: getattr(of, one.name) for one in fields(WindowFields)})
     if survivors:

@@ -16,7 +16,8 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import QuestionError, UsageError
 from fleetcount_protocol.ids import Digest, QuestionId
-from fleetcount_protocol.window.domain import Prefixes, ValueDomain
+from fleetcount_protocol.window.codes import Codes
+from fleetcount_protocol.window.domain import Prefixes, ValueDomain, prefixes_among
 from fleetcount_protocol.window.fields import Aggregator, Mode, QuestionRef, Release, UploadStyle, WindowFields
 
 DAY_S: Final = 86_400
@@ -47,11 +48,11 @@ class Admission(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrillDown:
-    """Walks from coarse to fine places: one window for each level asks about the children of the busy cells before.
+    """Walks from coarse to fine: one window for each level asks about the children of the busy cells before.
 
-    `levels` are the bits of a place (`Prefixes`) at each step of a walk, ascending; the first is that of the question's
-    domain. A cell survives a step if its estimate is at least `threshold`; at most `most_survivors` cells survive,
-    those with the largest estimates.
+    `levels` are the bits of a place or a code (`Prefixes`) at each step of a walk, ascending; the first is that of the
+    question's domain. A cell survives a step if its estimate is at least `threshold`; at most `most_survivors` cells
+    survive, those with the largest estimates.
     """
 
     levels: tuple[int, ...]
@@ -61,6 +62,10 @@ class DrillDown:
     def step_of(self, index: int) -> int:
         """Return the step of a window in its walk, from 0 on; a new walk begins every `len(levels)` windows."""
         return index % len(self.levels)
+
+    def walk_of(self, index: int) -> int:
+        """Return the number of the walk that a window belongs to, from 0 on."""
+        return index // len(self.levels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,7 +291,7 @@ def window_fields(
     )
 
 
-# The places of the next step of a drill-down: the children of the cells that are busy in the record before.
+# The cells of the next step of a drill-down: the children of the cells that are busy in the record before.
 #
 # Run by every party on the signed public record of the step before, so that no further signature is needed. It must not
 # use anything else of a release: a function of public numbers has no further loss.
@@ -309,8 +314,10 @@ def surviving_cells(domain: Prefixes, estimates: Sequence[Fraction], walk: Drill
     return tuple(sorted(cell for _, cell in sorted(busy)[: walk.most_survivors]))
 
 
-def candidates(survivors: tuple[int, ...], walk: DrillDown, step: int) -> Prefixes:
+def candidates(survivors: tuple[int, ...], walk: DrillDown, step: int, codes: Codes | None = None) -> Prefixes:
     """Return the domain of step 1, 2, ... of a walk: all children of the cells that survived the step before.
+
+    Of a walk over `codes` those that some code begins with.
 
     Raises:
         UsageError: no survivor, more than the question allows, or cells that do not ascend or are not of the level
@@ -322,8 +329,8 @@ def candidates(survivors: tuple[int, ...], walk: DrillDown, step: int) -> Prefix
     if list(survivors) != sorted(set(survivors)) or not 0 <= survivors[0] <= survivors[-1] < 1 << bits:
         raise UsageError(f"surviving cells must ascend, each of {bits} bits")
     deeper = walk.levels[step] - bits
-    cells = tuple((cell << deeper) + child for cell in survivors for child in range(1 << deeper))
-    return Prefixes(bits=walk.levels[step], cells=cells)
+    cells = ((cell << deeper) + child for cell in survivors for child in range(1 << deeper))
+    return prefixes_among(cells, walk.levels[step], codes)
 
 
 def parents(domain: Prefixes, walk: DrillDown, step: int) -> tuple[int, ...]:

@@ -262,7 +262,7 @@ def _check_drill_down(question: QuestionFields, walk: DrillDown) -> None:
     domain, levels = question.domain, walk.levels
     check_range("number of levels", len(levels), 2, MAX_DRILL_DOWN_LEVELS)
     for bits in levels:
-        check_range("level", bits, 1, PLACE_BITS)
+        check_range("level", bits, 1, domain.width if isinstance(domain, Prefixes) else PLACE_BITS)
     require(all(low < high for low, high in pairwise(levels)), f"levels are {levels}, allowed: ascending")
     if not isinstance(domain, Prefixes) or domain.bits != levels[0] or domain.values == 1:
         raise QuestionError(f"a drill-down begins with two or more prefixes of {levels[0]} bits as its domain")

@@ -19,6 +19,7 @@ from fleetcount_protocol.limits import (
     MAX_ZOOMS,
     MIN_AGGREGATORS,
 )
+from fleetcount_protocol.window.codes import CODE_ALPHABET_SIZE, MAX_CODE_LENGTH, CodeForm, Codes
 from fleetcount_protocol.window.domain import (
     MAX_OFFSET_BYTES,
     MAX_OPENED,
@@ -190,10 +191,24 @@ def _encode_domain(domain: ValueDomain) -> bytes:
         kind, frame = (3, b"") if domain.frame is None else (6, _encode_frame(domain.frame))
         return uint(kind, 1) + lengths + uint(domain.columns, 2) + uint(domain.rows, 2) + frame
     if isinstance(domain, Prefixes):
-        prefixes = b"".join(uint(cell, 4) for cell in domain.cells)
-        return uint(5, 1) + uint(domain.bits, 1) + uint(domain.values, 2) + prefixes
+        # Codes stand before their prefixes, which have another number then.
+        start = uint(5, 1) if domain.codes is None else uint(8, 1) + _encode_codes(domain.codes)
+        return start + uint(domain.bits, 1) + uint(domain.values, 2) + b"".join(uint(cell, 4) for cell in domain.cells)
     cells = b"".join(uint(cell, 8) for cell in domain.cells)
     return uint(4, 1) + uint(domain.resolution, 1) + uint(domain.values, 2) + cells
+
+
+def _encode_codes(codes: Codes) -> bytes:
+    text = text_bytes(codes.alphabet) + uint(codes.length, 1) if codes.form is CodeForm.TEXT else b""
+    return uint(codes.form.value, 1) + text
+
+
+def _read_codes(reader: Reader) -> Codes:
+    form = CodeForm(reader.count(1, 1, len(CodeForm)))
+    if form is not CodeForm.TEXT:
+        return Codes(form=form)
+    least, most = CODE_ALPHABET_SIZE
+    return Codes(form=form, alphabet=reader.text(least, most), length=reader.count(1, 1, MAX_CODE_LENGTH))
 
 
 def _encode_frame(frame: Frame) -> bytes:
@@ -207,7 +222,7 @@ def _read_frame(reader: Reader) -> Frame:
 
 
 def _read_domain(reader: Reader) -> ValueDomain:
-    kind = reader.count(1, 1, 7)
+    kind = reader.count(1, 1, 8)
     if kind == 1:
         edges = tuple(reader.fraction() for _ in range(reader.count(2, 1, MAX_VALUES + 1)))
         return Bins(edges=edges, open_above=reader.flag(), unit=reader.text(0, MAX_TEXT_BYTES))
@@ -221,9 +236,10 @@ def _read_domain(reader: Reader) -> ValueDomain:
         return SquareGrid(x0=x0, y0=y0, size=size, columns=columns, rows=rows, frame=frame)
     if kind == 7:
         return _read_numbers(reader)
-    if kind == 5:
+    if kind in (5, 8):
+        codes = _read_codes(reader) if kind == 8 else None
         bits, count = reader.count(1, 1, PLACE_BITS), reader.count(2, 1, MAX_VALUES)
-        return Prefixes(bits=bits, cells=tuple(reader.uint(4) for _ in range(count)))
+        return Prefixes(bits=bits, cells=tuple(reader.uint(4) for _ in range(count)), codes=codes)
     resolution = reader.uint(1)
     count = reader.count(2, 1, MAX_VALUES)
     return H3Cells(resolution=resolution, cells=tuple(reader.uint(8) for _ in range(count)))

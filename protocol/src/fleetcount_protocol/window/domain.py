@@ -9,6 +9,7 @@ import math
 import re
 import unicodedata
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
@@ -19,6 +20,7 @@ from fleetcount_mechanisms.randomness import RandomSource, rounded_at_random
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_TEXT_BYTES
+from fleetcount_protocol.window.codes import Codes
 from fleetcount_protocol.window.signal import Kind, Signal, decimal_text, exact, name_of
 
 MAX_VALUES: Final = 4095
@@ -322,42 +324,76 @@ PLACE_BITS: Final = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prefixes:
-    """Places that begin alike: value v is every place whose first `bits` bits are `cells[v-1]`.
+    """Places or codes that begin alike: value v is every one whose first `bits` bits are `cells[v-1]`.
 
-    A place is a whole number below 2**32; `bits` is 1 to 32, cells are below 2**bits, ascending and distinct.
+    Without `codes` a place is a whole number below 2**32; with it, what is counted are codes of its form, whole numbers
+    of its bits. `bits` is 1 to 32 or to those of a code; cells are below 2**bits, ascending and distinct, and with each
+    of them some code begins.
     """
 
     bits: int
     cells: tuple[int, ...]
+    codes: Codes | None = None
 
     def __post_init__(self) -> None:
         _check_count(self.values, "prefixes")
-        if type(self.bits) is not int or not 1 <= self.bits <= PLACE_BITS:
-            raise QuestionError(f"prefixes of {str(self.bits)[:40]} bits, allowed: 1 to {PLACE_BITS}")
+        if type(self.bits) is not int or not 1 <= self.bits <= self.width:
+            raise QuestionError(f"prefixes of {str(self.bits)[:40]} bits, allowed: 1 to {self.width}")
         if any(type(cell) is not int for cell in self.cells):
             raise QuestionError("prefixes must be whole numbers")
         if any(low >= high for low, high in zip(self.cells, self.cells[1:], strict=False)):
             raise QuestionError("prefixes must be ascending and distinct")
         if self.cells[0] < 0 or self.cells[-1] >= 1 << self.bits:
             raise QuestionError(f"prefixes are {self.cells[0]} to {self.cells[-1]}, allowed: 0 to below 2**{self.bits}")
+        codes = self.codes
+        if codes is not None and not all(codes.begins(cell, self.bits) for cell in self.cells):
+            raise QuestionError("prefixes of codes with which no code begins")
 
     @property
     def values(self) -> int:
         """V, the number of prefixes."""
         return len(self.cells)
 
-    def value_of(self, signal: Signal) -> int:
-        """Return the position of the prefix of a place, 1..V, or 0 for any other or what is no place."""
+    @property
+    def width(self) -> int:
+        """How many bits a place or a code has."""
+        return PLACE_BITS if self.codes is None else self.codes.bits
+
+    def number_of(self, signal: Signal) -> int | None:
+        """Return the whole number of a place or a code, None for what is neither."""
+        if self.codes is not None:
+            return self.codes.number_of(signal) if isinstance(signal, str) else None
         place = exact(signal)
-        if place is None or place.denominator != 1:
-            return 0  # A number that is no place has a prefix that is no cell.
-        prefix = place.numerator >> PLACE_BITS - self.bits
+        return None if place is None or place.denominator != 1 else place.numerator
+
+    def holder_of(self, number: int) -> int:
+        """Return the position of the prefix of a whole number, 1..V, or 0 for any other."""
+        prefix = number >> self.width - self.bits  # A number that is no place has a prefix that is no cell.
         index = bisect_left(self.cells, prefix)
         return index + 1 if index < len(self.cells) and self.cells[index] == prefix else 0
 
+    def value_of(self, signal: Signal) -> int:
+        """Return the position of the prefix of a place or a code, 1..V, or 0 for any other or what is neither."""
+        number = self.number_of(signal)
+        return 0 if number is None else self.holder_of(number)
+
     def label(self, value: int) -> str:
-        """Return the smallest place of the prefix and its bits, as in '3221225472/11'."""
-        return f"{self.cells[value - 1] << PLACE_BITS - self.bits}/{self.bits}"
+        """Return the codes of a prefix (`Codes.label`), or its smallest place and its bits, as in '3221225472/11'."""
+        cell = self.cells[value - 1]
+        return (
+            f"{cell << PLACE_BITS - self.bits}/{self.bits}" if self.codes is None else self.codes.label(cell, self.bits)
+        )
+
+
+def all_prefixes(bits: int, codes: Codes | None = None) -> Prefixes:
+    """Return every prefix of so many bits, 1 to 11, of places or of codes."""
+    return prefixes_among(range(1 << bits), bits, codes)
+
+
+def prefixes_among(cells: Iterable[int], bits: int, codes: Codes | None) -> Prefixes:
+    """Return those of some ascending prefixes that a place or a code begins with."""
+    some = cells if codes is None else (cell for cell in cells if codes.begins(cell, bits))
+    return Prefixes(bits=bits, cells=tuple(some), codes=codes)
 
 
 Measured = Bins | Numbers
@@ -371,7 +407,6 @@ _ASKED: Final = {
     Numbers: Kind.NUMBER,
     SquareGrid: Kind.POSITION,
     H3Cells: Kind.TEXT,
-    Prefixes: Kind.NUMBER,
 }
 _WHOLE: Final = re.compile("0|-?[1-9][0-9]*", re.ASCII)
 
@@ -387,10 +422,16 @@ def value_of(domain: ValueDomain, signal: Signal, source: RandomSource) -> int:
     return domain.value_of(signal)
 
 
+def _asked(domain: Bins | Numbers | SquareGrid | H3Cells | Prefixes) -> Kind:
+    if isinstance(domain, Prefixes):
+        return Kind.NUMBER if domain.codes is None else Kind.TEXT
+    return _ASKED[type(domain)]
+
+
 def misfit(domain: ValueDomain, kind: Kind) -> str:
     """Return why no reading of a kind is ever a value of the domain, in words for the owner; "" where one may be."""
     if not isinstance(domain, Categories):
-        asked = _ASKED[type(domain)]
+        asked = _asked(domain)
         return "" if kind is asked else f"it is {kind.value}, and the question asks for {asked.value}"
     if kind is Kind.TEXT:
         return ""

@@ -4,7 +4,8 @@ from typing import Any
 
 from fleetcount_mechanisms.sampling import SamplingDie
 
-from fleetcount_protocol.window.domain import Numbers, SquareGrid
+from fleetcount_protocol.window.codes import CodeForm
+from fleetcount_protocol.window.domain import Numbers, Prefixes, SquareGrid
 from fleetcount_protocol.window.fields import Aggregator, CoarserLevel
 from fleetcount_protocol.window.window import Window
 
@@ -53,6 +54,9 @@ def _domain_to_json(window: Window) -> dict[str, Any]:
     domain = window.domain
     if isinstance(domain, Numbers):
         return {"outside": domain.outside.name.lower()}
+    if isinstance(domain, Prefixes) and (codes := domain.codes) is not None:
+        text = {"alphabet": codes.alphabet, "length": codes.length} if codes.form is CodeForm.TEXT else {}
+        return {"codes": {"form": codes.form.label, **text}}
     if not isinstance(domain, SquareGrid) or domain.frame is None:
         return {}
     frame = domain.frame

@@ -160,7 +160,9 @@ def reading_of(domain: ValueDomain, value: int) -> Signal:
         case H3Cells():
             return domain.label(value)
         case Prefixes():
-            return domain.cells[value - 1] << PLACE_BITS - domain.bits
+            cell = domain.cells[value - 1]
+            codes = domain.codes
+            return cell << PLACE_BITS - domain.bits if codes is None else codes.first_of(cell, domain.bits)
         case Numbers():
             point = float(domain.points[value - 1])
             if domain.place_of(point) != value:

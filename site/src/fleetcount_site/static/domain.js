@@ -113,18 +113,82 @@
     return { kind: "h3", values: cells.length, label: (value) => cells[value - 1].toString(16), resolution, cells };
   }
 
-  function readPrefixes(reader) {
-    const bits = reader.count(1, 1, 32);
+  /* Codes (docs/wire.md, "Drill-down"): what may stand at each place of a code, by its number;
+   * "" is the end of a text. */
+  const SYSTEMS = ["P", "C", "B", "U"],
+    QUARTERS = ["0", "1", "2", "3"],
+    HEXADECIMAL = [..."0123456789ABCDEF"],
+    TEXT = 3;
+
+  function readCodes(reader) {
+    const form = reader.count(1, 1, TEXT);
+    if (form !== TEXT) return { form, choices: [SYSTEMS, QUARTERS, ...Array(form === 1 ? 3 : 5).fill(HEXADECIMAL)] };
+    const alphabet = [...reader.text(2, 64)],
+      length = reader.count(1, 1, 8);
+    require(new Set(alphabet).size === alphabet.length && alphabet.every((one) =>
+      one >= "!" && one <= "~",
+    ), "the alphabet of a text is of different printable characters");
+    const codes = { form, choices: Array(length).fill(["", ...alphabet]) };
+    require(widthOf(codes) <= 32, "a text has " + widthOf(codes) + " bits, allowed: at most 32");
+    return codes;
+  }
+
+  const bitsOf = (choices) => Math.ceil(Math.log2(choices.length));
+  const widthOf = (codes) => codes.choices.reduce((sum, choices) => sum + bitsOf(choices), 0);
+
+  /* What may stand at each place of a code that begins with these bits. */
+  function possible(codes, prefix, bits) {
+    let behind = bits;
+    return codes.choices.reduce((found, choices) => {
+      const width = bitsOf(choices);
+      behind -= width;
+      const known = Math.min(width, Math.max(0, width + behind));
+      const first = Math.floor(prefix / 2 ** Math.max(0, behind)) % 2 ** known;
+      const ended = found.length > 0 && found[found.length - 1].join() === "";
+      const fits = (symbol, place) =>
+        place >> (width - known) === first && (symbol || found.length > 0) && (!symbol || !ended);
+      return [...found, choices.filter(fits)];
+    }, []);
+  }
+
+  function shown(symbols) {
+    if (symbols.length === 1) return symbols[0];
+    return "[" + (symbols.length === 2 ? symbols.join("") : symbols[0] + "-" + symbols[symbols.length - 1]) + "]";
+  }
+
+  function textLabel(codes, symbolsAt) {
+    let fixed = "";
+    for (const [place, symbols] of symbolsAt.entries()) {
+      if (symbols.length === codes.choices[place].length) return fixed + "…";
+      if (symbols.length > 1) {
+        const more = place + 1 < symbolsAt.length ? "…" : "";
+        const named = fixed + shown(symbols.filter((symbol) => symbol)) + more;
+        return symbols.includes("") ? fixed + ", " + named : named;
+      }
+      fixed += symbols[0];
+    }
+    return fixed;
+  }
+
+  function codeLabel(codes, prefix, bits) {
+    const symbolsAt = possible(codes, prefix, bits);
+    if (codes.form === TEXT) return textLabel(codes, symbolsAt);
+    const parts = symbolsAt.map((symbols, place) =>
+      symbols.length === codes.choices[place].length ? "." : shown(symbols),
+    );
+    return parts.slice(0, 5).join("") + (parts.length > 5 ? "-" + parts.slice(5).join("") : "");
+  }
+
+  function readPrefixes(reader, codes = null) {
+    const bits = reader.count(1, 1, codes ? widthOf(codes) : 32);
     const cells = Array.from({ length: reader.count(2, 1, MOST_VALUES) }, () => reader.uint(4));
     ascending(cells, "prefixes");
     require(cells[cells.length - 1] < 2 ** bits, "prefixes must be below 2^" + bits);
-    return {
-      kind: "prefixes",
-      values: cells.length,
-      label: (value) => cells[value - 1] * 2 ** (32 - bits) + "/" + bits,
-      bits,
-      cells,
-    };
+    const begins = (cell) => possible(codes, cell, bits).every((symbols) => symbols.length > 0);
+    require(!codes || cells.every(begins), "prefixes of codes with which no code begins");
+    const label = (value) =>
+      codes ? codeLabel(codes, cells[value - 1], bits) : cells[value - 1] * 2 ** (32 - bits) + "/" + bits;
+    return { kind: codes ? "codes" : "prefixes", values: cells.length, label, bits, cells };
   }
 
   const READERS = {
@@ -135,6 +199,7 @@
     5: readPrefixes,
     6: readPlacedGrid,
     7: readNumbers,
+    8: (reader) => readPrefixes(reader, readCodes(reader)),
   };
 
   function readDomain(reader) {
