@@ -32,6 +32,9 @@ _GAUSSIAN_ON_RESPONSES: Final = GaussianNoise(Fraction(64))
 """Wide enough that the noise gives a smaller loss than the devices' own coins."""
 _ZOOMS: Final = Levels(8, (4, 2), (1, 2))
 """Audited with the noise of the other designs, so that no further law has to be checked."""
+_TOTAL: Final = Levels(3, total=True)
+_WIDER: Final = GaussianNoise(Fraction(16))
+"""A total of sampled answers has four times the variance of a cell."""
 _YES_NO: Final = ("two-coin", "warner", "mangat")
 _MANY: Final = ("mangat-vector", "k-ary", "unary")
 DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided")
@@ -129,11 +132,27 @@ def _designs() -> list[Design]:
         for noise in _noises(answer)
         for aggregators in _AGGREGATORS
     ]
-    return plain + [
+    zoomed = [
         Design(answer=answer, noise=noise, values=answer.values, aggregators=_AGGREGATORS[0], levels=_ZOOMS)
         for answer in (answer_named("sampling", 8, parameters={"sampling_rate": default_sampling_rate(2)}), Truth(8))
         for noise in _noises(answer)
         if not isinstance(noise, NoNoise) and getattr(noise, "direction", "up") == "up"
+    ]
+    direct, die = Truth(3), answer_named("sampling", 3, parameters={"sampling_rate": default_sampling_rate(2)})
+    totals: list[tuple[AnswerLaw, NoiseLaw, NoiseLaw]] = [
+        (direct, _GAUSSIAN, _GAUSSIAN),
+        (direct, *(noise_for(direct, _RELEASE_EPSILON),) * 2),
+        (die, _GAUSSIAN, _WIDER),
+    ]
+    return [
+        *plain,
+        *zoomed,
+        *(
+            Design(
+                answer=answer, noise=noise, values=3, aggregators=_AGGREGATORS[0], levels=_TOTAL, coarser=(of_total,)
+            )
+            for answer, noise, of_total in totals
+        ),
     ]
 
 
