@@ -33,6 +33,8 @@ DEVICES = 12
 SPEED, PLACE = 63, 0xABC00000
 WALKERS = 40
 """Noise of a cell of the drill-down deviates by about 3: 40 fall below its threshold of 8 by a chance below 1e-9."""
+FAULTY = 60
+"""Noise of a cell of the fault codes deviates by about 4: 60 fall below its threshold of 23 by a chance below 1e-7."""
 FIRST_FOLDER = 500
 """Of the devices' folders: below are those of other tests of the same deployment."""
 FIRST_BRAKES = 700
@@ -202,6 +204,22 @@ async def test_the_sample_of_a_drill_down_finds_the_one_busy_place(pair: Deploye
     found = await asyncio.to_thread(run, tmp_path, "question", "places", "--records", "got")
     assert len(list((tmp_path / "got").glob("0*.json"))) == 3
     assert f"{PLACE >> 20:#05x}" in found
+
+
+@pytest.mark.nightly
+async def test_the_sample_of_fault_codes_finds_the_code_that_all_have_alone(pair: Deployed, tmp_path: Path) -> None:
+    async with driven(pair, 8, count=FAULTY, allow_direct=True) as devices:
+        for number in range(FIRST_FOLDER + DEVICES * 8, FIRST_FOLDER + DEVICES * 8 + len(devices)):
+            folder = pair.written.root / "devices" / f"{number:04d}"
+            (folder / "dtclist.json").write_text(json.dumps(["p0301"] if number % 2 else "P0301"))
+        await asyncio.to_thread(prepared, pair, tmp_path, "fault-codes")
+        await fetched(pair, tmp_path, "fault-codes", "--wait", str(math.ceil(300 * pace())))
+
+    found = await asyncio.to_thread(run, tmp_path, "question", "places", "--records", "got", "--json")
+    (walk,) = json.loads(found)
+    assert walk["found"][0]["code"] == "P0301"
+    assert abs(walk["found"][0]["told"] - FAULTY) < FAULTY - 23
+    assert len(walk["found"]) < 4
 
 
 def estimates(path: Path) -> list[Fraction]:

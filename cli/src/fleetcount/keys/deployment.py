@@ -28,6 +28,7 @@ from fleetcount.keys.descriptors import authorities_pem, check_names, encode_des
 from fleetcount.keys.party_files import device_toml, reader_toml, relay_toml
 
 MAX_DEVICES = 10_000
+_FAULTS: Final = "Vehicle.Diagnostics.DTCList"
 _BRAKES: Final = "Vehicle.Chassis.IsBrakesWorn"
 """Whether any wheel's brake is worn; of each wheel a file says it."""
 _DIRECTORY_MODE: Final = 0o700
@@ -246,7 +247,7 @@ def _device_toml(deployment: Deployment, transport: str) -> str:
     if deployment.mqtt_broker:
         tables.append(("[mqtt]", {"broker": toml_text(deployment.mqtt_broker)}))
     policy = {
-        "signals": f'["Vehicle.CurrentLocation", "Vehicle.Speed", "Vehicle.Category", "{_BRAKES}"]',
+        "signals": f'["Vehicle.CurrentLocation", "Vehicle.Speed", "Vehicle.Category", "{_BRAKES}", "{_FAULTS}"]',
         "largest_epsilon": '"1"               # of one release, public view',
         "largest_sampling_rate": '"0.5"       # the chance that all aggregators together see the truth',
         "smallest_min_batch_size": "2         # a test deployment counts small fleets; a real owner asks for more",
@@ -256,6 +257,7 @@ def _device_toml(deployment: Deployment, transport: str) -> str:
     }
     wheels = ", ".join(f'"worn-{row}-{side}.json"' for row in ("front", "rear") for side in ("left", "right"))
     signals = {f"Vehicle.{one}": {"file": f'"{one.lower()}.json"'} for one in ("CurrentLocation", "Speed", "Category")}
+    signals[_FAULTS] = {"file": '"dtclist.json"'}
     signals[_BRAKES] = {"file": f"[{wheels}]", "type": '"boolean"', "any": "true"}
     return device_toml(
         deployment.name, deployment.aggregators, transport=transport, tables=tables, policy=policy, signals=signals
