@@ -114,7 +114,18 @@ class Codes:
 
     def begins(self, prefix: int, bits: int) -> bool:
         """Return whether any code begins with these bits; a trouble code does with all."""
-        return all(self._possible(prefix, bits))
+        if self.form is not CodeForm.TEXT:
+            return True
+        # As `_possible`, in whole numbers: a decoder asks it for thousands of prefixes.
+        behind, ended = bits, False
+        for position in range(self.length):
+            behind -= self._width
+            free = min(self._width, max(0, -behind))
+            low = (prefix >> max(0, behind) & (1 << self._width - free) - 1) << free
+            if low > len(self.alphabet) or (ended and low) or (not position and not low and not free):
+                return False
+            ended = ended or not (low or free)
+        return True
 
     def label(self, prefix: int, bits: int) -> str:
         """Return the codes that begin with these bits, of which there must be one, for people.
