@@ -20,9 +20,9 @@ from fleetcount_analysis.estimates import (
 from fleetcount_analysis.reading import exact_estimates
 from fleetcount_mechanisms import losses
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
-from fleetcount_mechanisms.asymmetric import OneSidedGeometric
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import TwoSidedNoise
+from fleetcount_mechanisms.one_sided_geometric import OneSidedGeometric
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 

@@ -13,7 +13,8 @@ from fleetcount_analysis.one_sided import (
     found_probabilities,
     one_sided_map,
 )
-from fleetcount_mechanisms.asymmetric import OneSidedGeometric, noisy_sum_detection, optimal_detection
+from fleetcount_mechanisms.asymmetric import noisy_sum_detection, optimal_detection
+from fleetcount_mechanisms.one_sided_geometric import OneSidedGeometric
 from fleetcount_mechanisms.randomness import SeededRandom
 
 CITY = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())["adp.city"]

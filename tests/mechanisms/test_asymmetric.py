@@ -10,7 +10,6 @@ import pytest
 from fleetcount_mechanisms.asymmetric import (
     AsymmetricGeometric,
     Direction,
-    OneSidedGeometric,
     approximate_detection,
     approximate_detection_paper,
     asymmetric_row,
@@ -24,6 +23,7 @@ from fleetcount_mechanisms.asymmetric import (
     simulation_only_safe_detection,
 )
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.one_sided_geometric import OneSidedGeometric
 from fleetcount_mechanisms.randomness import SeededRandom
 from hypothesis import given
 from hypothesis import strategies as st

@@ -17,7 +17,7 @@ from fleetcount_analysis.intervals import (
     sum_interval,
     unary_ends,
 )
-from fleetcount_mechanisms.asymmetric import OneSidedGeometric
+from fleetcount_mechanisms.one_sided_geometric import OneSidedGeometric
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, TwoCoin, Warner
 from numpy.typing import NDArray

@@ -40,7 +40,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from fleetcount_mechanisms.answers import Truth
-    from fleetcount_mechanisms.asymmetric import AsymmetricGeometric, OneSidedGeometric
+    from fleetcount_mechanisms.asymmetric import AsymmetricGeometric
     from fleetcount_mechanisms.composition import optimal_epsilon
     from fleetcount_mechanisms.design import Design, Spread
     from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from fleetcount_mechanisms.geometric import TwoSidedGeometric
     from fleetcount_mechanisms.levels import Levels
     from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
+    from fleetcount_mechanisms.one_sided_geometric import OneSidedGeometric
     from fleetcount_mechanisms.planning import Plan, plan_question
     from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
     from fleetcount_mechanisms.responses import (
@@ -67,7 +68,7 @@ else:
         __name__,
         {
             "answers": "Truth",
-            "asymmetric": "AsymmetricGeometric OneSidedGeometric",
+            "asymmetric": "AsymmetricGeometric",
             "composition": "optimal_epsilon",
             "design": "Design Spread",
             "errors": "InfeasibleTargetError MechanismError",
@@ -75,6 +76,7 @@ else:
             "geometric": "TwoSidedGeometric",
             "levels": "Levels",
             "noise": "GaussianNoise NoNoise OneSidedNoise TwoSidedNoise",
+            "one_sided_geometric": "OneSidedGeometric",
             "planning": "Plan plan_question",
             "randomness": "RandomSource SeededRandom SystemRandom",
             "responses": "KaryResponse Mangat MangatVector OptimizedUnaryEncoding TwoCoin Warner",

@@ -183,7 +183,9 @@ class OneSidedNoise:
 
     def draw(self, source: RandomSource, count: int) -> list[int]:
         """See `NoiseLaw.draw`."""
-        from fleetcount_mechanisms.asymmetric import OneSidedGeometric  # A device states this law and never draws it.
+        from fleetcount_mechanisms.one_sided_geometric import (
+            OneSidedGeometric,  # A device states this law and never draws it.
+        )
 
         drawn = OneSidedGeometric(self.epsilon).sample_many(source, count)
         return drawn if self.direction == "up" else [-one for one in drawn]

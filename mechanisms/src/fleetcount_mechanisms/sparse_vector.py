@@ -12,8 +12,9 @@ from enum import Enum
 from fractions import Fraction
 from typing import TypeVar
 
-from fleetcount_mechanisms.asymmetric import OneSidedGeometric, asymmetric_row, ratio_above, safe_law
+from fleetcount_mechanisms.asymmetric import asymmetric_row, ratio_above, safe_law
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_counts, require_open_unit
+from fleetcount_mechanisms.one_sided_geometric import OneSidedGeometric
 from fleetcount_mechanisms.randomness import RandomSource
 
 

@@ -13,12 +13,12 @@ from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.figures import Line, LinePanel, line_panels
 from fleetcount_analysis.one_sided import competitor_probabilities, found_probabilities, one_sided_map
 from fleetcount_mechanisms.asymmetric import (
-    OneSidedGeometric,
     approximate_detection,
     noisy_sum_detection,
     optimal_detection,
     simulation_only_safe_detection,
 )
+from fleetcount_mechanisms.one_sided_geometric import OneSidedGeometric
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sparse_vector import AsymmetricSparseVector, Mark
 from numpy.typing import NDArray
