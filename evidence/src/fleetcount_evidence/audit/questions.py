@@ -139,9 +139,10 @@ def _designs() -> list[Design]:
         if not isinstance(noise, NoNoise) and getattr(noise, "direction", "up") == "up"
     ]
     direct, die = Truth(3), answer_named("sampling", 3, parameters={"sampling_rate": default_sampling_rate(2)})
+    geometric = noise_for(direct, _RELEASE_EPSILON)
     totals: list[tuple[AnswerLaw, NoiseLaw, NoiseLaw]] = [
         (direct, _GAUSSIAN, _GAUSSIAN),
-        (direct, *(noise_for(direct, _RELEASE_EPSILON),) * 2),
+        (direct, geometric, geometric),
         (die, _GAUSSIAN, _WIDER),
     ]
     return [
