@@ -1,7 +1,9 @@
 """docs/architecture.md names every file of its two walks: the lists are compared with what runs."""
 
+import ast
 import asyncio
 import re
+from graphlib import TopologicalSorter
 from pathlib import Path
 from typing import Final
 
@@ -38,3 +40,23 @@ def test_the_walk_from_closed_intake_to_the_signed_record_is_named() -> None:
 
     assert len(files) > 60
     assert files - named("From closed intake to signed record") - named(UNDER_BOTH) == set()
+
+
+def imports_of(file: Path, modules: dict[str, Path]) -> set[str]:
+    """Return which of our modules a file imports, at its head or inside of a function."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found |= {one if (one := f"{node.module}.{name.name}") in modules else node.module for name in node.names}
+        elif isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+    return found & modules.keys()
+
+
+def test_no_modules_import_each_other_in_a_circle_not_even_inside_of_functions() -> None:
+    sources = [path for path in ROOT.glob("*/src/**/*.py") if path.name != "__init__.py"]
+    modules = {".".join(path.relative_to(ROOT).with_suffix("").parts[2:]): path for path in sources}
+    graph = {name: imports_of(path, modules) - {name} for name, path in modules.items()}
+
+    assert len(graph) > 500
+    assert list(TopologicalSorter(graph).static_order())  # A circle is a CycleError, which names it.

@@ -26,9 +26,9 @@ from fleetcount.analyst.planning import Exact, exactly
 from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, cells_named
 from fleetcount.analyst.tables import Statement, Tabular, axes_for, html_table
 from fleetcount.command.options import NUMBER, QUANTILE
-from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers, opened_in
+from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers
 from fleetcount.read.records import QUESTION_FILE, kept_record, question_of_records
-from fleetcount.read.table import KeptTable, read_table
+from fleetcount.read.table import KeptTable, opened_in, read_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -37,9 +37,9 @@ from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.planning import Exact, exactly
 from fleetcount.analyst.tables import Row, Statement, Tabular, axes_for, html_table, library, statement_of
 from fleetcount.command.options import NUMBER, QUANTILE, read_text
-from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers, opened_of
+from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers, opened_numbers, opened_of
 from fleetcount.read.report import readable_counts, table_heads
-from fleetcount.read.table import opened_numbers, place_note, places_of
+from fleetcount.read.table import place_note, places_of
 
 if TYPE_CHECKING:
     import geopandas as gpd  # pyright: ignore[reportMissingModuleSource] # As Polars in tables.py.

@@ -4,23 +4,19 @@ It knows what a value stands for; `fleetcount_analysis.answers` computes. It mus
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol, runtime_checkable
 
 from fleetcount_analysis import answers
 from fleetcount_analysis.answers import Average
-from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.domain import Bins, ValueDomain
 from fleetcount_protocol.window.signal import decimal_text
-
-from fleetcount.command.options import spans_text
-from fleetcount.read.table import KeptTable, opened_numbers
 
 
 @runtime_checkable
@@ -143,30 +139,15 @@ class OpenedNumbers:
         raise UsageError(f"{self.name!r} asks for no numbers; a mean and quantiles are of bins and points")
 
 
+def opened_numbers(record: ReleaseRecord) -> tuple[int, ...]:
+    """Return every opened number of a record in the order of its design, the baseline first where it is released."""
+    baseline = () if record.baseline_raw is None else (record.baseline_raw,)
+    return (*baseline, *(cell.raw for cell in record.cells))
+
+
 def opened_of(record: ReleaseRecord) -> OpenedNumbers:
     """Return the opened numbers of one released window."""
     window = record.window
     return OpenedNumbers(
         name=window.name, domain=window.domain, design=window.design, rows=[opened_numbers(record)], level=record.level
     )
-
-
-def opened_in(kept: KeptTable, windows: Iterable[int]) -> OpenedNumbers:
-    """Return the opened numbers of some released windows of a question.
-
-    Raises:
-        UsageError: sampled windows that share a toss of the coin.
-        RangeError: no window, or one that was not released.
-    """
-    chosen, table = sorted(windows), kept.table
-    rows = table.rows(chosen)
-    design, asked = kept.question.design, kept.question
-    if not rows:
-        raise RangeError("number of windows", 0, "1 or more")
-    if design.rounds == 2 and len({int(table.units[row]) for row in rows}) < len(rows):
-        raise UsageError(
-            f"{spans_text(chosen)} of {asked.name!r} share a toss of the coin, so that their devices are no"
-            " independent samples; allowed: windows of which no two do"
-        )
-    opened = [kept.opened[row] for row in rows]
-    return OpenedNumbers(name=asked.name, domain=asked.domain, design=design, rows=opened, level=table.level)

@@ -30,9 +30,8 @@ from fleetcount.command.options import (
     parse_spans,
     spans_text,
 )
-from fleetcount.read.averages import opened_in
 from fleetcount.read.records import by_reason
-from fleetcount.read.table import KeptTable, place_note, places_of, read_table
+from fleetcount.read.table import KeptTable, opened_in, place_note, places_of, read_table
 
 _FILE: Final = click.Path(path_type=Path)
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".geojson": "geojson", ".json": "geojson"}

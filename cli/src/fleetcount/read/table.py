@@ -30,7 +30,8 @@ from fleetcount_protocol.release import ReleaseRecord
 from fleetcount_protocol.window.domain import H3Cells, SquareGrid
 from fleetcount_protocol.window.window import Window
 
-from fleetcount.command.options import parse_spans, read_text
+from fleetcount.command.options import parse_spans, read_text, spans_text
+from fleetcount.read.averages import OpenedNumbers, opened_numbers
 from fleetcount.read.records import Chain, kept_records, question_of_records
 
 _AREAS: Final = (".geojson", ".json")
@@ -170,10 +171,25 @@ def table_of(
     return KeptTable(question=question, table=table, participants=tuple(devices) or None, opened=kept, zoom=zoom)
 
 
-def opened_numbers(record: ReleaseRecord) -> tuple[int, ...]:
-    """Return every opened number of a record in the order of its design, the baseline first where it is released."""
-    baseline = () if record.baseline_raw is None else (record.baseline_raw,)
-    return (*baseline, *(cell.raw for cell in record.cells))
+def opened_in(kept: KeptTable, windows: Iterable[int]) -> OpenedNumbers:
+    """Return the opened numbers of some released windows of a question.
+
+    Raises:
+        UsageError: sampled windows that share a toss of the coin.
+        RangeError: no window, or one that was not released.
+    """
+    chosen, table = sorted(windows), kept.table
+    rows = table.rows(chosen)
+    design, asked = kept.question.design, kept.question
+    if not rows:
+        raise RangeError("number of windows", 0, "1 or more")
+    if design.rounds == 2 and len({int(table.units[row]) for row in rows}) < len(rows):
+        raise UsageError(
+            f"{spans_text(chosen)} of {asked.name!r} share a toss of the coin, so that their devices are no"
+            " independent samples; allowed: windows of which no two do"
+        )
+    opened = [kept.opened[row] for row in rows]
+    return OpenedNumbers(name=asked.name, domain=asked.domain, design=design, rows=opened, level=table.level)
 
 
 def _counts(question: Question, record: ReleaseRecord, outputs: tuple[int, ...]) -> WindowCounts:

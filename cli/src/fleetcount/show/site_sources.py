@@ -39,8 +39,9 @@ from fleetcount_site.publish.entry import Entry, PinnedKey, WindowEntry
 from fleetcount_site.publish.site import write_record
 
 from fleetcount.command.options import read_text
+from fleetcount.read.averages import opened_numbers
 from fleetcount.read.records import QUESTION_FILE, Chain, kept_records, question_of_records
-from fleetcount.read.table import opened_numbers, place_note, places_of, table_of
+from fleetcount.read.table import place_note, places_of, table_of
 
 Trusted = Mapping[AggregatorId, TrustedAggregator]
 
