@@ -44,7 +44,7 @@ from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.question import SignedQuestion
 from fleetcount_protocol.question.signing import decode_signed_question, encode_signed_question
-from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, Release, ReleaseKind
 from fleetcount_protocol.window.window import Window, context_of, prio3_for

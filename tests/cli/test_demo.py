@@ -15,7 +15,8 @@ from fleetcount.read.report import statement_lines, table_lines
 from fleetcount.show.demo_question import DemoOptions, question_of
 from fleetcount.show.demo_results import comparison_csv, covered
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.release import record_from_json, verify_record_signatures
+from fleetcount_protocol.release.record import verify_record_signatures
+from fleetcount_protocol.release.record_json import record_from_json
 from fleetcount_simulator.demo_scenarios import Sighting, bologna_position
 
 

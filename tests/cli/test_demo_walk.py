@@ -26,7 +26,8 @@ from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.release import ChainLink, ReleaseRecord, sign_record
+from fleetcount_protocol.release.chain import ChainLink
+from fleetcount_protocol.release.record import ReleaseRecord, sign_record
 from fleetcount_protocol.release.walk import next_step
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.window import Window

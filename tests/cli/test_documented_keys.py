@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 from fleetcount.keys.descriptors import read_descriptor
 from fleetcount_aggregator.host.keys import load_signing_key
-from fleetcount_protocol.release import record_to_json, sign_record
+from fleetcount_protocol.release.record import sign_record
+from fleetcount_protocol.release.record_json import record_to_json
 
 from tests.support.protocol_samples import record, sampling_window
 

@@ -10,7 +10,7 @@ from fleetcount.question.files import read_question
 from fleetcount.study.plan_windows import parse_levels
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
-from fleetcount_protocol.release import record_from_json
+from fleetcount_protocol.release.record_json import record_from_json
 from fleetcount_protocol.window.domain import Prefixes
 
 from tests.cli.test_question_files import CREATE, SPEC

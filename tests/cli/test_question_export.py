@@ -16,7 +16,8 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.fields import Participants
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.question.signing import encode_signed_question
-from fleetcount_protocol.release import ChainLink, MissingWindow, NoisedParticipants, ReleaseRecord, sign_record
+from fleetcount_protocol.release.chain import ChainLink, MissingWindow
+from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord, sign_record
 from fleetcount_protocol.window.domain import Frame, SquareGrid
 from fleetcount_protocol.window.fields import Mode
 

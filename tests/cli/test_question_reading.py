@@ -15,7 +15,7 @@ from fleetcount.read.records import Chain
 from fleetcount_aggregator.windows.status import read_status
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.orders import started_question
-from fleetcount_protocol.release import record_from_json
+from fleetcount_protocol.release.record_json import record_from_json
 
 from tests.cli.test_question_files import CREATE, SPEC
 from tests.support.town import ASKING, Town

@@ -20,7 +20,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState, WindowStatus
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.release import ChainLink
+from fleetcount_protocol.release.chain import ChainLink
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 from fleetcount_protocol.window.window import Window

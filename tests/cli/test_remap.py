@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fleetcount_analysis.remap import sampling_remap
-from fleetcount_protocol.release import record_to_json
 from fleetcount_protocol.release.record import Cell, ReleaseRecord, sign_record
+from fleetcount_protocol.release.record_json import record_to_json
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.window import Window
 

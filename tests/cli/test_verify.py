@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount.keys.party_files import reader_toml
-from fleetcount_protocol.release import record_to_json, sign_record
+from fleetcount_protocol.release.record import sign_record
+from fleetcount_protocol.release.record_json import record_to_json
 from fleetcount_protocol.window.succession import Succession, encode_signed_succession, sign_succession
 
 from tests.support.protocol_samples import record, sampling_window, signing_key

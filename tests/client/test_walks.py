@@ -20,7 +20,8 @@ from fleetcount_protocol.messages import ReleaseAnswer, WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, decode_record, sign_record
+from fleetcount_protocol.release.chain import ChainLink, MissingWindow
+from fleetcount_protocol.release.record import ReleaseRecord, decode_record, sign_record
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.window import Window

@@ -19,7 +19,7 @@ from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
 from fleetcount_protocol.question.key_list import key_for
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.release import ReleaseRecord, decode_record
+from fleetcount_protocol.release.record import ReleaseRecord, decode_record
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 from fleetcount_protocol.window.window import Window, context_of, prio3_for
 

@@ -17,7 +17,7 @@ from fleetcount_aggregator.windows.status import QuestionLine, read_status
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.fields import Participants, Schedule, Submission
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.release import record_from_json
+from fleetcount_protocol.release.record_json import record_from_json
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.integration.test_crashes import ENDED_ITSELF

@@ -20,7 +20,7 @@ from fleetcount_client.config import DeliverySettings, load_settings
 from fleetcount_client.device import Device
 from fleetcount_client.policy import JoinRule
 from fleetcount_protocol.messages import QuestionOffer
-from fleetcount_protocol.release import record_from_json
+from fleetcount_protocol.release.record_json import record_from_json
 
 from tests.client.databroker import FakeDatabroker, databroker
 from tests.integration.test_three_terminals import ran, run

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from fleetcount_aggregator.journal import released_here
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 
 from tests.model.parties import ModelLoop

@@ -25,7 +25,7 @@ from fleetcount_aggregator.storage.row_types import WindowChange
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import FinishedRecord, Instalment, Receipt, WindowState
-from fleetcount_protocol.release import decode_record, verify_record_signatures
+from fleetcount_protocol.release.record import decode_record, verify_record_signatures
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.denials import Denials
 

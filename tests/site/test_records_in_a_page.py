@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from fleetcount_protocol.errors import FleetcountError
-from fleetcount_protocol.release import decode_record, record_from_json
+from fleetcount_protocol.release.record import decode_record
+from fleetcount_protocol.release.record_json import record_from_json
 from fleetcount_protocol.window.signal import decimal_text
 from fleetcount_site.pages import RECORD_SCRIPTS, page
 from playwright.sync_api import Browser, Page

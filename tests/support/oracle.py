@@ -20,7 +20,7 @@ from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.sampling import SamplingDie, toss
 from fleetcount_protocol.ids import ReportId, WindowId, new_report_id
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.window import Window
 
 if TYPE_CHECKING:

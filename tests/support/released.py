@@ -19,8 +19,9 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.question.signing import encode_signed_question
-from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, record_to_json, sign_record
-from fleetcount_protocol.release.record import Cell
+from fleetcount_protocol.release.chain import ChainLink, MissingWindow
+from fleetcount_protocol.release.record import Cell, ReleaseRecord, sign_record
+from fleetcount_protocol.release.record_json import record_to_json
 from fleetcount_protocol.window.window import Window
 from numpy.typing import NDArray
 

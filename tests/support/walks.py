@@ -21,7 +21,7 @@ from types import FrameType
 from typing import Any, Final
 
 from fleetcount.read.report import statement_lines, table_lines
-from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.wire.device_columns import UPLOAD, Upload
 
 from tests.client.deployment import Deployment

@@ -8,7 +8,7 @@ from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import new_report_id
 from fleetcount_protocol.messages import Receipt, Refusal
-from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, TestDevice, answer_all, device_digest

@@ -7,7 +7,7 @@ from fleetcount_aggregator.storage.rows import read_rejections
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import Receipt, WindowState
-from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, TestDevice, answer_all

@@ -14,7 +14,7 @@ from fleetcount_aggregator.storage.row_types import ReportVerdict
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.ids import AggregatorId, WindowId, new_report_id
 from fleetcount_protocol.messages import SealSet, SetAgreed, SetDiffers, WindowState
-from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.window import Window
 from hypothesis import given
 from hypothesis import strategies as st

@@ -19,7 +19,7 @@ from fleetcount_aggregator.host.token_keys import (
 )
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.release import decode_record, verify_record_signatures
+from fleetcount_protocol.release.record import decode_record, verify_record_signatures
 
 from tests.support.aggregators import Network, answer_all
 from tests.support.tokens import Token, the_token

@@ -19,7 +19,8 @@ from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.release import ChainLink, MissingWindow, ReleaseRecord, decode_record
+from fleetcount_protocol.release.chain import ChainLink, MissingWindow
+from fleetcount_protocol.release.record import ReleaseRecord, decode_record
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.support.aggregators import START, Network, TestDevice, answer_all, system_noise

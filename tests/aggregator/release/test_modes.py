@@ -18,7 +18,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.messages import Receipt, ReleaseAnswer, WindowState
-from fleetcount_protocol.release import ReleaseRecord, decode_record
+from fleetcount_protocol.release.record import ReleaseRecord, decode_record
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.window import Window
 

@@ -11,7 +11,8 @@ from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.release import MissingWindow, decode_record
+from fleetcount_protocol.release.chain import MissingWindow
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 from fleetcount_protocol.window.window import Window
 

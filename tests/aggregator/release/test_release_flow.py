@@ -2,7 +2,7 @@
 
 import pytest
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.release import ReleaseRecord, decode_record, verify_record_signatures
+from fleetcount_protocol.release.record import ReleaseRecord, decode_record, verify_record_signatures
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all

@@ -5,7 +5,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.key_list import verify_key_list
-from fleetcount_protocol.release import decode_record, verify_record_signatures
+from fleetcount_protocol.release.record import decode_record, verify_record_signatures
 from fleetcount_protocol.window.succession import Succession, sign_succession
 from fleetcount_protocol.window.window import Window
 

@@ -49,8 +49,9 @@ from fleetcount_protocol.messages import (
     WindowState,
     WindowStatus,
 )
-from fleetcount_protocol.release import ChainLink, commit_to, decode_record
-from fleetcount_protocol.release.commitments import leaf_digests, set_root
+from fleetcount_protocol.release.chain import ChainLink
+from fleetcount_protocol.release.commitments import commit_to, leaf_digests, set_root
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.vdaf.field import FIELD64
 from fleetcount_protocol.window.window import Window
 

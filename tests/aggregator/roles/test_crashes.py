@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from fleetcount_aggregator.storage.rows import read_ledger, read_rejections
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS
 

@@ -12,7 +12,7 @@ from fleetcount_aggregator.storage.rows import read_included, read_ledger, read_
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, TestDevice, answer_all

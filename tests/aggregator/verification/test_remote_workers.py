@@ -16,7 +16,7 @@ from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.jobs import Jobs
 from fleetcount_aggregator.verification.remote_workers import RemoteWorkers, open_job, open_result, seal_result
-from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all

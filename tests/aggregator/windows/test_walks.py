@@ -14,7 +14,7 @@ from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.release import ReleaseRecord, decode_record
+from fleetcount_protocol.release.record import ReleaseRecord, decode_record
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.window import Window
 

@@ -15,7 +15,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount.keys.party_files import reader_toml
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_protocol.errors import FleetcountError, SignatureError, UsageError
-from fleetcount_protocol.release import ReleaseRecord, record_to_json, sign_record
+from fleetcount_protocol.release.record import ReleaseRecord, sign_record
+from fleetcount_protocol.release.record_json import record_to_json
 from fleetcount_protocol.window.domain import Categories, SquareGrid
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.window import Window

@@ -11,7 +11,8 @@ from fleetcount_protocol.errors import QuestionError, UsageError
 from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown, candidates, surviving_cells
 from fleetcount_protocol.question.question import decode_question
-from fleetcount_protocol.release import ChainLink, decode_record
+from fleetcount_protocol.release.chain import ChainLink
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.codes import CodeForm, Codes
 from fleetcount_protocol.window.domain import Categories, Prefixes, all_prefixes
 from fleetcount_protocol.window.fields import Mode

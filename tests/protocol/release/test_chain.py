@@ -8,17 +8,15 @@ import pytest
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.layout import uint
-from fleetcount_protocol.release import (
-    ChainLink,
-    MissingWindow,
+from fleetcount_protocol.release.chain import ChainLink, MissingWindow
+from fleetcount_protocol.release.record import (
     NoisedParticipants,
     ReleaseRecord,
     decode_record,
-    record_from_json,
-    record_to_json,
     sign_record,
     verify_record_signatures,
 )
+from fleetcount_protocol.release.record_json import record_from_json, record_to_json
 from fleetcount_protocol.window.window import opened_count
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ import pytest
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
 from fleetcount_protocol.ids import AggregatorId, Digest, WindowId
-from fleetcount_protocol.release import (
+from fleetcount_protocol.release.commitments import (
     centred_lift,
     check_commitment,
     check_range,

@@ -13,17 +13,16 @@ from fleetcount_mechanisms.statement import AdversaryView, views_of
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.layout import uint
-from fleetcount_protocol.release import (
+from fleetcount_protocol.release.record import (
     Cell,
     ReleaseRecord,
     decode_record,
     encode_record,
     noise_laws,
-    record_to_json,
-    sides_words,
     sign_record,
     verify_record_signatures,
 )
+from fleetcount_protocol.release.record_json import record_to_json, sides_words
 from fleetcount_protocol.window.fields import Mode
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 from fleetcount_mechanisms.statement import views_of
 from fleetcount_protocol.errors import DecodeError, UsageError
-from fleetcount_protocol.release import (
-    decimal_text,
-    record_from_json,
-    record_to_json,
-    sign_record,
-    verify_record_signatures,
-)
+from fleetcount_protocol.release.record import sign_record, verify_record_signatures
+from fleetcount_protocol.release.record_json import decimal_text, record_from_json, record_to_json
 from hypothesis import given
 from hypothesis import strategies as st
 

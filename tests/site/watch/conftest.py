@@ -8,8 +8,7 @@ from fractions import Fraction
 import pytest
 from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.release import ReleaseRecord, sign_record
-from fleetcount_protocol.release.record import Cell
+from fleetcount_protocol.release.record import Cell, ReleaseRecord, sign_record
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.events import Held, Refused, Signed

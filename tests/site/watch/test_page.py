@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from fleetcount_protocol.release import ReleaseRecord, sign_record
+from fleetcount_protocol.release.record import ReleaseRecord, sign_record
 from fleetcount_protocol.window.window import Window
 from fleetcount_site.watch.server import Shown, showing
 from playwright.sync_api import Browser, Page

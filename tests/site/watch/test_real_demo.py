@@ -10,7 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from fleetcount_protocol.release import record_from_json, verify_record_signatures
+from fleetcount_protocol.release.record import verify_record_signatures
+from fleetcount_protocol.release.record_json import record_from_json
 from playwright.sync_api import Browser, Page
 
 from tests.site.conftest import Visit

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.release import ChainLink, MissingWindow
+from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 
 from fleetcount_aggregator.journal import record_here
 from fleetcount_aggregator.memory.installed import InstalledWindow

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Final
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import Design
-from fleetcount_protocol.release import Cell, ChainLink, NoisedParticipants, ReleaseRecord, encode_record
+from fleetcount_protocol.release.chain import ChainLink
+from fleetcount_protocol.release.record import Cell, NoisedParticipants, ReleaseRecord, encode_record
 from fleetcount_protocol.window.window import Window, decode_window
 
 if TYPE_CHECKING:

@@ -22,18 +22,15 @@ from fleetcount_protocol.messages import (
     ReleaseAnswer,
     WindowState,
 )
-from fleetcount_protocol.release import (
-    ChainLink,
-    ReleaseRecord,
+from fleetcount_protocol.release.chain import ChainLink
+from fleetcount_protocol.release.commitments import (
     check_commitment,
     check_range,
     commit_to,
-    decode_record,
     noise_bound,
     open_noised_shares,
-    sign_record,
-    verify_record_signatures,
 )
+from fleetcount_protocol.release.record import ReleaseRecord, decode_record, sign_record, verify_record_signatures
 from fleetcount_protocol.window.window import decode_window, opened_count, opened_noise
 from fleetcount_transport.logs import log
 

@@ -10,7 +10,7 @@ from typing import Final
 from fleetcount_protocol.ids import QuestionId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.fields import Schedule
-from fleetcount_protocol.release import decode_record
+from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_transport.logs import log
 

@@ -29,7 +29,8 @@ from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
-from fleetcount_protocol.release import ReleaseRecord, record_from_json, verify_record_signatures
+from fleetcount_protocol.release.record import ReleaseRecord, verify_record_signatures
+from fleetcount_protocol.release.record_json import record_from_json
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.window import Window
 

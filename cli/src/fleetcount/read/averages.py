@@ -14,7 +14,7 @@ from fleetcount_analysis.answers import Average
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import Bins, ValueDomain
 from fleetcount_protocol.window.signal import decimal_text
 

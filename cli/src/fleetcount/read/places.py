@@ -25,7 +25,7 @@ from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
-from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.codes import Codes
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 

@@ -16,7 +16,8 @@ from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.orders import started_by_window
 from fleetcount_protocol.question.question import Question, SignedQuestion
 from fleetcount_protocol.question.signing import encode_signed_question, verify_signed_question
-from fleetcount_protocol.release import ReleaseRecord, record_from_json, record_to_json, verify_record_signatures
+from fleetcount_protocol.release.record import ReleaseRecord, verify_record_signatures
+from fleetcount_protocol.release.record_json import record_from_json, record_to_json
 from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window

@@ -23,7 +23,8 @@ from fleetcount_protocol.question.orders import (
     stopped_at,
 )
 from fleetcount_protocol.question.question import Question, SignedQuestion
-from fleetcount_protocol.release import record_from_json, record_to_json, verify_record_signatures
+from fleetcount_protocol.release.record import verify_record_signatures
+from fleetcount_protocol.release.record_json import record_from_json, record_to_json
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.toml_table import read_toml

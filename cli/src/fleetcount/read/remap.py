@@ -16,7 +16,8 @@ from fleetcount_analysis.channels import noise_size
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.remap import LOSSES, Loss, Remap, sampling_remap
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_from_json, verify_record_signatures
+from fleetcount_protocol.release.record import ReleaseRecord, verify_record_signatures
+from fleetcount_protocol.release.record_json import decimal_text, record_from_json
 from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 from fleetcount.command.base import JSON, StrictCommand, one_line, show

@@ -14,13 +14,8 @@ from fleetcount_mechanisms.design import Outputs
 from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
-from fleetcount_protocol.release import (
-    ReleaseRecord,
-    decimal_text,
-    decode_record,
-    sides_words,
-    verify_record_signatures,
-)
+from fleetcount_protocol.release.record import ReleaseRecord, decode_record, verify_record_signatures
+from fleetcount_protocol.release.record_json import decimal_text, sides_words
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window

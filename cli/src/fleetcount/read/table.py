@@ -26,7 +26,7 @@ from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.places import PLACED, can_place, to_degrees
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import H3Cells, SquareGrid
 from fleetcount_protocol.window.window import Window
 

@@ -18,7 +18,8 @@ from fleetcount_analysis.interval_words import interval_text
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.question.signing import encode_signed_question
-from fleetcount_protocol.release import ReleaseRecord, decimal_text, record_to_json
+from fleetcount_protocol.release.record import ReleaseRecord
+from fleetcount_protocol.release.record_json import decimal_text, record_to_json
 from fleetcount_protocol.window.domain import Frame, SquareGrid
 from fleetcount_simulator.network.run import QuestionAsked, WindowAsked
 

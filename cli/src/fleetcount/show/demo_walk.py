@@ -16,7 +16,7 @@ from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.places import to_degrees
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
-from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 from fleetcount_simulator.demo_scenarios import BOLOGNA_FRAME, BOLOGNA_TREE

@@ -31,7 +31,8 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_UNIX_TIME
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.question.signing import verify_signed_question
-from fleetcount_protocol.release import ReleaseRecord, record_from_json, record_to_json, verify_record_signatures
+from fleetcount_protocol.release.record import ReleaseRecord, verify_record_signatures
+from fleetcount_protocol.release.record_json import record_from_json, record_to_json
 from fleetcount_protocol.window.domain import H3Cells, SquareGrid
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window

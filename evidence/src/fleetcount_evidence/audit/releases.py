@@ -19,7 +19,7 @@ from fleetcount_mechanisms.sampling import SamplingDie, toss
 from fleetcount_protocol.ids import AggregatorId, Digest, WindowId
 from fleetcount_protocol.limits import COMMITMENT_BLIND_BYTES
 from fleetcount_protocol.messages import NoisedShare
-from fleetcount_protocol.release import open_noised_shares
+from fleetcount_protocol.release.commitments import open_noised_shares
 from fleetcount_protocol.vdaf.field import FIELD64
 from numpy.typing import NDArray
 

@@ -12,7 +12,7 @@ from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise
 from fleetcount_protocol.limits import MAX_AGGREGATORS
-from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import (
     MAX_VALUES,
     PLACE_BITS,

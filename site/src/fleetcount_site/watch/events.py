@@ -17,7 +17,7 @@ from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_mechanisms.statement_words import plain_sentences
-from fleetcount_protocol.release import ReleaseRecord
+from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import FixedDomain, SquareGrid
 from fleetcount_protocol.window.signal import Signal
 from fleetcount_protocol.window.window import Window
