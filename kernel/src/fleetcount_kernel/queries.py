@@ -58,12 +58,19 @@ def query_one_hot(plan: Plan, proof: int, excess: Lanes, rows: Words) -> None:
 
 
 @compiled
-def query_bits(plan: Plan, proof: int, rows: Words) -> None:
-    """Write the verifier of SumVec with one bit an entry: the bit check of `chunk_length` entries a gadget call."""
+def query_bits(plan: Plan, proof: int, ones: Lanes, rows: Words) -> None:
+    """Write the verifier of SumVec with one bit an entry or of Multihot: `chunk_length` products a gadget call.
+
+    `ones` is the number of a set's values less what it reports (`set_excess`), and not read for SumVec.
+    """
     chunk, values = plan.chunk_length, plan.proofs_at + plan.proof * proof + 2 * plan.chunk_length
     reduced = splat(_ZERO)
     for call in range(1, plan.calls + 1):
         reduced = add(reduced, load(rows, values + 2 * call))
+    if plan.holder > 0:
+        first_query = plan.query_at + plan.query * proof
+        reduced = multiply(load(rows, first_query), reduced)
+        reduced = add(reduced, multiply(load(rows, first_query + 1), ones))
     store(rows, plan.verifiers_at + 0, reduced)
     _weigh_point(plan, proof, rows)
     for wire in range(2 * chunk):
@@ -74,19 +81,37 @@ def query_bits(plan: Plan, proof: int, rows: Words) -> None:
 
 
 @compiled
+def set_excess(plan: Plan, excess: Lanes, rows: Words) -> Lanes:
+    """Return the number of a set's values less the reported one, from the sum of the outputs less 1/k.
+
+    The outputs end with the entry "it has any". Writes the reported rest to the row behind the measurement.
+    """
+    holds = load(rows, plan.measurement_at + plan.holder)
+    rest = splat(_ZERO)
+    for index in range(plan.rest):
+        bit = load(rows, plan.measurement_at + plan.holder + 1 + index)
+        rest = add(rest, multiply(load(rows, plan.rest_weights_at + index), bit))
+    store(rows, plan.measurement_at + plan.measurement, rest)
+    ones = subtract(add(excess, load(rows, plan.shares_inverse_at)), holds)
+    return subtract(subtract(ones, holds), rest)
+
+
+@compiled
 def _add_chunk(plan: Plan, proof: int, call: int, rows: Words) -> None:
     """Add one call's inputs, weighted for the point, to the wires: rho**(j + 1) m_j and m_j - 1/k for its entries m_j.
 
-    Entries after the last one are zero.
+    Behind the entries of a set stands the rest, whose right is "it has any". Entries after the last one are zero.
     """
     rho, weight = load(rows, plan.joint_at + plan.calls * proof + call), load(rows, plan.wire_weights_at + call + 1)
     constant, power, first = load(rows, plan.shares_inverse_at), weight, plan.chunk_length * call
     for place in range(plan.chunk_length):
         power = multiply(power, rho)
-        entry = load(rows, plan.measurement_at + first + place) if first + place < plan.measurement else splat(_ZERO)
+        index = first + place
+        left = load(rows, plan.measurement_at + index) if index < plan.checked else splat(_ZERO)
+        right = load(rows, plan.measurement_at + plan.holder) if index == plan.measurement < plan.checked else left
         row = 1 + 2 * place
-        store(rows, plan.verifiers_at + row, add(load(rows, plan.verifiers_at + row), multiply(power, entry)))
-        shifted = multiply(weight, subtract(entry, constant))
+        store(rows, plan.verifiers_at + row, add(load(rows, plan.verifiers_at + row), multiply(power, left)))
+        shifted = multiply(weight, subtract(right, constant))
         store(rows, plan.verifiers_at + row + 1, add(load(rows, plan.verifiers_at + row + 1), shifted))
 
 

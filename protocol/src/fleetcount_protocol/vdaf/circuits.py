@@ -1,10 +1,11 @@
-"""Validity circuits: fleetcount's own TwoRoundOneHot and OneHot, and the draft's SumVec for vectors of bits.
+"""Validity circuits: fleetcount's own TwoRoundOneHot, OneHot and Multihot, and the draft's SumVec for vectors of bits.
 
 A circuit defines how a measurement becomes field elements and which of them are valid. This module neither shares nor
 proves anything and has no source of randomness.
 
-TwoRoundOneHot(L) and OneHot(L), private code points 0xFFFF1001 and 0xFFFF1002, are fleetcount's own, not reviewed by
-the CFRG. With one element rho of joint randomness, weights w_0 = 0 and w_v = rho**v, and for each vector r
+TwoRoundOneHot(L), OneHot(L) and Multihot, private code points 0xFFFF1001 to 0xFFFF1003, are fleetcount's own, not
+reviewed by the CFRG. In the first two, with one element rho of joint randomness, weights w_0 = 0 and w_v = rho**v, and
+for each vector r
 
     x = sum of w_v r[v],    y = sum of w_v**2 r[v],    s = sum of r[v] - 1/k,
 
@@ -89,27 +90,30 @@ def encode_in_range(value: int, maximum: int) -> list[int]:
 
 def bit_checks(
     field: PrimeField,
-    measurement: Sequence[int],
+    lefts: Sequence[int],
     joint_rand: Sequence[int],
     shares_inverse: int,
     chunk_length: int,
     call: GadgetCall,
+    rights: Sequence[int] | None = None,
 ) -> int:
     """Return sum over chunks of sum_j r**(j+1) m_j (m_j - 1), zero if all entries are 0 or 1 (draft, section 7.4.3).
 
-    The last chunk is padded with zeros. Each chunk has one element r of joint randomness.
+    With `rights` it is the sum of r**(j+1) l_j (r_j - 1), zero if every left is 0 or its right is 1. The last chunk is
+    padded with zeros. Each chunk has one element r of joint randomness.
     """
     modulus = field.modulus
-    padding = [0] * (len(joint_rand) * chunk_length - len(measurement))
-    padded = [*measurement, *padding]
+    padding = [0] * (len(joint_rand) * chunk_length - len(lefts))
+    padded = [*lefts, *padding]
+    others = padded if rights is None else [*rights, *padding]
     total = 0
     for index, base in enumerate(joint_rand):
-        chunk = padded[index * chunk_length : (index + 1) * chunk_length]
+        chunk = slice(index * chunk_length, (index + 1) * chunk_length)
         inputs = [0] * (2 * chunk_length)
         inputs[0::2] = [
-            power * word % modulus for power, word in zip(field.powers(base, chunk_length), chunk, strict=True)
+            power * word % modulus for power, word in zip(field.powers(base, chunk_length), padded[chunk], strict=True)
         ]
-        inputs[1::2] = [(word - shares_inverse) % modulus for word in chunk]
+        inputs[1::2] = [(word - shares_inverse) % modulus for word in others[chunk]]
         total += call(inputs)
     return total % modulus
 
@@ -221,6 +225,82 @@ class SumVec(BitVector):
     ) -> list[int]:
         """Return the bit check of all entries."""
         return [bit_checks(self.field, measurement, joint_rand, shares_inverse, self.chunk_length, call)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multihot(BitVector):
+    """A set of at most `most` of `length` values, and whether it has any; the result is the count of each and of both.
+
+    A measurement is a bit a value, the bit h "it has any", and the bits of the rest: how many values there are beyond
+    h, 0 to most - 1. Every bit is 0 or 1, the number of ones is h plus the rest, and rest times (h - 1) is zero: so h
+    is 1 for exactly the sets that are not empty. Like the draft's MultihotCountVec (section 7.4.5), with h.
+
+    Raises:
+        UsageError: a length or a chunk length outside its range, or `most` outside 1..length.
+    """
+
+    most: int
+    field: PrimeField = FIELD64
+    name: str = dataclasses.field(default="Multihot", init=False)
+    eval_output_length: int = dataclasses.field(default=2, init=False)
+
+    def __post_init__(self) -> None:
+        BitVector.__post_init__(self)
+        check_range("most", self.most, 1, min(self.length, self.field.modulus - 1))
+
+    @property
+    def rest_weights(self) -> list[int]:
+        """The weights of the bits behind h; none where a set has one value at most."""
+        return range_weights(self.most - 1) if self.most > 1 else []
+
+    @property
+    def measurement_length(self) -> int:
+        """A bit a value, h, and the bits of the rest."""
+        return self.length + 1 + len(self.rest_weights)
+
+    @property
+    def checked_length(self) -> int:
+        """How many products are checked: one a bit, and that of the rest if there is one."""
+        return self.measurement_length + (self.most > 1)
+
+    @property
+    def gadget_calls(self) -> int:
+        """One call a chunk of products."""
+        return -(-self.checked_length // self.chunk_length)
+
+    @property
+    def output_length(self) -> int:
+        """The bits of the values, and h."""
+        return self.length + 1
+
+    def encode(self, measurement: Sequence[int]) -> list[int]:
+        """Return the bits of the values, h, and the rest in range-checked form.
+
+        Raises:
+            UsageError: another length, an entry that is not 0 or 1, or more than `most` ones.
+        """
+        check_size("the measurement", measurement, self.length)
+        if any(bit not in (0, 1) for bit in measurement):
+            raise UsageError("an entry of the measurement is not 0 or 1")
+        ones = sum(bits := [int(bit) for bit in measurement])
+        if ones > self.most:
+            raise UsageError(f"the measurement has more than {self.most} ones")
+        holds = int(ones > 0)
+        return [*bits, holds, *(encode_in_range(ones - holds, self.most - 1) if self.most > 1 else ())]
+
+    def truncate(self, measurement: Sequence[int]) -> list[int]:
+        """Return the bits of the values, and h."""
+        return list(measurement[: self.length + 1])
+
+    def evaluate(
+        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
+    ) -> list[int]:
+        """Return the check of all products, and the number of ones less h and the rest."""
+        holds, weights = measurement[self.length], self.rest_weights
+        rest = self.field.inner_product(weights, measurement[self.length + 1 :]) if weights else 0
+        lefts, rights = ([*measurement, rest], [*measurement, holds]) if weights else (measurement, measurement)
+        products = bit_checks(self.field, lefts, joint_rand, shares_inverse, self.chunk_length, call, rights)
+        return [products, (sum(measurement[: self.length]) - holds - rest) % self.field.modulus]
 
 
 class _PowerSum:
