@@ -16,6 +16,7 @@ from fleetcount_protocol.vdaf.circuits import BitVector, Multihot, OneHot, SumVe
 from fleetcount_protocol.vdaf.field import FIELD64, SEED_SIZE, domain_separation_tag, evaluation_domain
 from fleetcount_protocol.vdaf.prio3 import Prio3
 
+from fleetcount_kernel.block_sums import LARGEST_SUM, POWER_ROWS
 from fleetcount_kernel.power_sums import TABLE_ROWS, block_length
 from fleetcount_kernel.simd import WIDTH, Words
 from fleetcount_kernel.sponge import STATE_ROWS
@@ -36,9 +37,9 @@ _USAGES: Final = {
 class Plan(NamedTuple):
     """One algorithm at one aggregator; the names of lengths are those of `Prio3`, `Flp` and the circuit.
 
-    A measurement is `vectors` vectors of `length` entries; `chunk_length` is 0 except for the bit check, of `checked`
-    products. `holder` is the index of the entry "it has any" of a set, 0 elsewhere, and `rest` how many bits stand
-    behind it, with weights at `rest_weights_at`; their sum is kept in the row behind the measurement. `measurement`
+    A measurement is `vectors` vectors of `length` entries; `chunk_length` is 0 except for the bit check. In a set
+    `holder` is the index of the entry "it has any", elsewhere 0, and `rest` how many bits stand behind it, with weights
+    at `rest_weights_at`; their sum is kept in the row behind the measurement, and zeros fill the calls. `measurement`
     and `outputs` are lengths of a report, `proof`, `joint`, `query` and `verifier` of one proof. `block` is the
     number of small steps (`power_sums`). A head is the constant beginning of a hashed message. Rows at `last_value_at`
     are the weights of the gadget polynomial's last value in terms of the others. The row at `rejected_from_at` is p: a
@@ -52,7 +53,6 @@ class Plan(NamedTuple):
     vectors: int
     length: int
     chunk_length: int
-    checked: int
     holder: int
     rest: int
     calls: int
@@ -113,7 +113,9 @@ def covers(prio3: Prio3) -> bool:
         return False
     if isinstance(circuit, SumVec):
         return circuit.bits == 1
-    return isinstance(circuit, TwoRoundOneHot | OneHot | Multihot)
+    if isinstance(circuit, Multihot):
+        return circuit.gadget_calls <= LARGEST_SUM
+    return isinstance(circuit, TwoRoundOneHot | OneHot)
 
 
 class Layout:
@@ -197,7 +199,6 @@ def new_plan(
         vectors=vectors,
         length=length,
         chunk_length=circuit.chunk_length if isinstance(circuit, BitVector) else 0,
-        checked=circuit.checked_length if isinstance(circuit, Multihot) else circuit.measurement_length,
         holder=circuit.length if isinstance(circuit, Multihot) else 0,
         rest=len(_rest_weights(prio3)),
         calls=circuit.gadget_calls,
@@ -252,13 +253,14 @@ def _twists(powers: Sequence[int], size_inverse: int) -> list[int]:
 
 def _place_working_rows(layout: Layout, prio3: Prio3, *, sharding: bool) -> None:
     circuit, flp, proofs = prio3.circuit, prio3.flp, prio3.proofs
-    layout.working("measurement", circuit.measurement_length + 1)
+    filled = circuit.chunk_length * circuit.gadget_calls if isinstance(circuit, Multihot) else 0
+    layout.working("measurement", max(circuit.measurement_length, filled))
     layout.working("proofs", flp.proof_length * proofs)
     layout.working("joint", circuit.joint_rand_length * proofs)
     layout.working("query", flp.query_rand_length * proofs)
     layout.working("seeds", 2 * SEED_SIZE // _WORD_BYTES)
     layout.working("verifiers", flp.verifier_length)
-    layout.working("table", TABLE_ROWS)
+    layout.working("table", max(TABLE_ROWS, 2 * POWER_ROWS * circuit.gadget_calls if filled else 0))
     layout.working("wire_weights", flp.wire_length)
     layout.working("gadget_weights", 2 * flp.wire_length)
     for name, count in (

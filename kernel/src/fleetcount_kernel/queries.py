@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from fleetcount_kernel.block_sums import POWER_ROWS, block_sums, write_power
 from fleetcount_kernel.compiling import compiled
 from fleetcount_kernel.field64 import add, inner_product, lagrange_coefficients, multiply, subtract
 from fleetcount_kernel.plan import Plan
@@ -15,6 +16,7 @@ from fleetcount_kernel.power_sums import power_sums, write_powers
 from fleetcount_kernel.simd import Lanes, Words, load, splat, store
 
 _ZERO: Final = np.uint64(0)
+_ONE: Final = np.uint64(1)
 
 
 @compiled
@@ -58,25 +60,59 @@ def query_one_hot(plan: Plan, proof: int, excess: Lanes, rows: Words) -> None:
 
 
 @compiled
-def query_bits(plan: Plan, proof: int, ones: Lanes, rows: Words) -> None:
-    """Write the verifier of SumVec with one bit an entry or of Multihot: `chunk_length` products a gadget call.
-
-    `ones` is the number of a set's values less what it reports (`set_excess`), and not read for SumVec.
-    """
+def query_bits(plan: Plan, proof: int, rows: Words) -> None:
+    """Write the verifier of SumVec with one bit an entry: the bit check of `chunk_length` entries a gadget call."""
     chunk, values = plan.chunk_length, plan.proofs_at + plan.proof * proof + 2 * plan.chunk_length
     reduced = splat(_ZERO)
     for call in range(1, plan.calls + 1):
         reduced = add(reduced, load(rows, values + 2 * call))
-    if plan.holder > 0:
-        first_query = plan.query_at + plan.query * proof
-        reduced = multiply(load(rows, first_query), reduced)
-        reduced = add(reduced, multiply(load(rows, first_query + 1), ones))
     store(rows, plan.verifiers_at + 0, reduced)
     _weigh_point(plan, proof, rows)
     for wire in range(2 * chunk):
         store(rows, plan.verifiers_at + 1 + wire, _seed_at_point(plan, proof, wire, rows))
     for call in range(plan.calls):
         _add_chunk(plan, proof, call, rows)
+    store(rows, plan.verifiers_at + 2 * chunk + 1, _gadget_at_point(plan, values, rows))
+
+
+@compiled
+def query_set(plan: Plan, proof: int, ones: Lanes, rows: Words) -> None:
+    """Write the verifier of Multihot; `ones` is what `set_excess` returned.
+
+    Call i has the weight w_i of the point, and product t of call t mod calls the power t + 1 of rho. So in place j the
+    left wire is rho**(calls j) times the sum of w_i rho**(i + 1) m_t, the right one the sum of w_i (m_t - 1/k).
+    """
+    chunk, calls, values = plan.chunk_length, plan.calls, plan.proofs_at + plan.proof * proof + 2 * plan.chunk_length
+    first_query = plan.query_at + plan.query * proof
+    reduced = splat(_ZERO)
+    for call in range(1, calls + 1):
+        reduced = add(reduced, load(rows, values + 2 * call))
+    reduced = multiply(load(rows, first_query), reduced)
+    store(rows, plan.verifiers_at + 0, add(reduced, multiply(load(rows, first_query + 1), ones)))
+    _weigh_point(plan, proof, rows)
+    lefts, rights = plan.table_at, plan.table_at + POWER_ROWS * calls
+    rho, power, total = load(rows, plan.joint_at + proof), splat(_ONE), splat(_ZERO)
+    for call in range(calls):
+        weight = load(rows, plan.wire_weights_at + call + 1)
+        power, total = multiply(power, rho), add(total, weight)
+        write_power(rows, lefts + POWER_ROWS * call, multiply(weight, power))
+        write_power(rows, rights + POWER_ROWS * call, weight)
+    constant, step, power = multiply(total, load(rows, plan.shares_inverse_at)), power, splat(_ONE)
+    for place in range(chunk):
+        left, right = block_sums(rows, plan.measurement_at + calls * place, calls, lefts, rights, 1)
+        left = add(multiply(power, left), _seed_at_point(plan, proof, 2 * place, rows))
+        right = add(subtract(right, constant), _seed_at_point(plan, proof, 2 * place + 1, rows))
+        store(rows, plan.verifiers_at + 1 + 2 * place, left)
+        store(rows, plan.verifiers_at + 2 + 2 * place, right)
+        power = multiply(power, step)
+    if plan.rest > 0:
+        # The last product is that of the rest with "it has any", which stands in the place of its right factor.
+        row = plan.verifiers_at + 2 + 2 * (plan.measurement // calls)
+        behind = subtract(
+            load(rows, plan.measurement_at + plan.holder), load(rows, plan.measurement_at + plan.measurement)
+        )
+        weight = load(rows, plan.wire_weights_at + 1 + plan.measurement % calls)
+        store(rows, row, add(load(rows, row), multiply(weight, behind)))
     store(rows, plan.verifiers_at + 2 * chunk + 1, _gadget_at_point(plan, values, rows))
 
 
@@ -91,7 +127,8 @@ def set_excess(plan: Plan, excess: Lanes, rows: Words) -> Lanes:
     for index in range(plan.rest):
         bit = load(rows, plan.measurement_at + plan.holder + 1 + index)
         rest = add(rest, multiply(load(rows, plan.rest_weights_at + index), bit))
-    store(rows, plan.measurement_at + plan.measurement, rest)
+    if plan.rest > 0:
+        store(rows, plan.measurement_at + plan.measurement, rest)
     ones = subtract(add(excess, load(rows, plan.shares_inverse_at)), holds)
     return subtract(subtract(ones, holds), rest)
 
@@ -100,18 +137,16 @@ def set_excess(plan: Plan, excess: Lanes, rows: Words) -> Lanes:
 def _add_chunk(plan: Plan, proof: int, call: int, rows: Words) -> None:
     """Add one call's inputs, weighted for the point, to the wires: rho**(j + 1) m_j and m_j - 1/k for its entries m_j.
 
-    Behind the entries of a set stands the rest, whose right is "it has any". Entries after the last one are zero.
+    Entries after the last one are zero.
     """
     rho, weight = load(rows, plan.joint_at + plan.calls * proof + call), load(rows, plan.wire_weights_at + call + 1)
     constant, power, first = load(rows, plan.shares_inverse_at), weight, plan.chunk_length * call
     for place in range(plan.chunk_length):
         power = multiply(power, rho)
-        index = first + place
-        left = load(rows, plan.measurement_at + index) if index < plan.checked else splat(_ZERO)
-        right = load(rows, plan.measurement_at + plan.holder) if index == plan.measurement < plan.checked else left
+        entry = load(rows, plan.measurement_at + first + place) if first + place < plan.measurement else splat(_ZERO)
         row = 1 + 2 * place
-        store(rows, plan.verifiers_at + row, add(load(rows, plan.verifiers_at + row), multiply(power, left)))
-        shifted = multiply(weight, subtract(right, constant))
+        store(rows, plan.verifiers_at + row, add(load(rows, plan.verifiers_at + row), multiply(power, entry)))
+        shifted = multiply(weight, subtract(entry, constant))
         store(rows, plan.verifiers_at + row + 1, add(load(rows, plan.verifiers_at + row + 1), shifted))
 
 

@@ -90,30 +90,27 @@ def encode_in_range(value: int, maximum: int) -> list[int]:
 
 def bit_checks(
     field: PrimeField,
-    lefts: Sequence[int],
+    measurement: Sequence[int],
     joint_rand: Sequence[int],
     shares_inverse: int,
     chunk_length: int,
     call: GadgetCall,
-    rights: Sequence[int] | None = None,
 ) -> int:
     """Return sum over chunks of sum_j r**(j+1) m_j (m_j - 1), zero if all entries are 0 or 1 (draft, section 7.4.3).
 
-    With `rights` it is the sum of r**(j+1) l_j (r_j - 1), zero if every left is 0 or its right is 1. The last chunk is
-    padded with zeros. Each chunk has one element r of joint randomness.
+    The last chunk is padded with zeros. Each chunk has one element r of joint randomness.
     """
     modulus = field.modulus
-    padding = [0] * (len(joint_rand) * chunk_length - len(lefts))
-    padded = [*lefts, *padding]
-    others = padded if rights is None else [*rights, *padding]
+    padding = [0] * (len(joint_rand) * chunk_length - len(measurement))
+    padded = [*measurement, *padding]
     total = 0
     for index, base in enumerate(joint_rand):
-        chunk = slice(index * chunk_length, (index + 1) * chunk_length)
+        chunk = padded[index * chunk_length : (index + 1) * chunk_length]
         inputs = [0] * (2 * chunk_length)
         inputs[0::2] = [
-            power * word % modulus for power, word in zip(field.powers(base, chunk_length), padded[chunk], strict=True)
+            power * word % modulus for power, word in zip(field.powers(base, chunk_length), chunk, strict=True)
         ]
-        inputs[1::2] = [(word - shares_inverse) % modulus for word in others[chunk]]
+        inputs[1::2] = [(word - shares_inverse) % modulus for word in chunk]
         total += call(inputs)
     return total % modulus
 
@@ -233,7 +230,9 @@ class Multihot(BitVector):
 
     A measurement is a bit a value, the bit h "it has any", and the bits of the rest: how many values there are beyond
     h, 0 to most - 1. Every bit is 0 or 1, the number of ones is h plus the rest, and rest times (h - 1) is zero: so h
-    is 1 for exactly the sets that are not empty. Like the draft's MultihotCountVec (section 7.4.5), with h.
+    is 1 for exactly the sets that are not empty. Like the draft's MultihotCountVec (section 7.4.5), with h and with one
+    element of joint randomness: product t is weighed by its power t + 1. It is in place t // calls of call t % calls,
+    so that in every place the products of all calls stand together and are summed up with the same weights.
 
     Raises:
         UsageError: a length or a chunk length outside its range, or `most` outside 1..length.
@@ -269,6 +268,11 @@ class Multihot(BitVector):
         return -(-self.checked_length // self.chunk_length)
 
     @property
+    def joint_rand_length(self) -> int:
+        """One element, whose powers weigh the products."""
+        return 1
+
+    @property
     def output_length(self) -> int:
         """The bits of the values, and h."""
         return self.length + 1
@@ -296,11 +300,21 @@ class Multihot(BitVector):
         self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
     ) -> list[int]:
         """Return the check of all products, and the number of ones less h and the rest."""
+        modulus, calls = self.field.modulus, self.gadget_calls
         holds, weights = measurement[self.length], self.rest_weights
         rest = self.field.inner_product(weights, measurement[self.length + 1 :]) if weights else 0
-        lefts, rights = ([*measurement, rest], [*measurement, holds]) if weights else (measurement, measurement)
-        products = bit_checks(self.field, lefts, joint_rand, shares_inverse, self.chunk_length, call, rights)
-        return [products, (sum(measurement[: self.length]) - holds - rest) % self.field.modulus]
+        padding = [0] * (self.chunk_length * calls - self.checked_length)
+        lefts = [*measurement, *([rest] if weights else ()), *padding]
+        rights = [*measurement, *([holds] if weights else ()), *padding]
+        powers = self.field.powers(joint_rand[0], len(lefts))
+        weighed = [power * left % modulus for power, left in zip(powers, lefts, strict=True)]
+        others = [(right - shares_inverse) % modulus for right in rights]
+        products = 0
+        for first in range(calls):
+            inputs = [0] * (2 * self.chunk_length)
+            inputs[0::2], inputs[1::2] = weighed[first::calls], others[first::calls]
+            products += call(inputs)
+        return [products % modulus, (sum(measurement[: self.length]) - holds - rest) % modulus]
 
 
 class _PowerSum:
