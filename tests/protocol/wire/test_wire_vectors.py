@@ -35,7 +35,6 @@ from fleetcount_protocol.channel.session import (
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import SessionRequest
-from fleetcount_protocol.question.derive import window_at, window_verify_key
 from fleetcount_protocol.question.key_list import decode_signed_key_list, key_for
 from fleetcount_protocol.question.orders import (
     QuestionOrder,
@@ -45,7 +44,7 @@ from fleetcount_protocol.question.orders import (
     started_question,
     verify_order,
 )
-from fleetcount_protocol.question.question import decode_question
+from fleetcount_protocol.question.question import decode_question, window_at, window_verify_key
 from fleetcount_protocol.question.signing import decode_signed_question, question_to_json
 from fleetcount_protocol.release.commitments import commitment, set_digest
 from fleetcount_protocol.release.record import decode_record, verify_record_signatures
