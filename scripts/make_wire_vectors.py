@@ -17,7 +17,6 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # noqa: E402 - path
-from fleetcount_protocol import release  # noqa: E402 - path
 from fleetcount_protocol.channel import certificates, deny_list, greetings, session  # noqa: E402 - path
 from fleetcount_protocol.channel.hpke import HpkeKeyPair  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError, QuestionError  # noqa: E402 - path
@@ -26,6 +25,9 @@ from fleetcount_protocol.question import derive, key_list, orders  # noqa: E402 
 from fleetcount_protocol.question import signing as signed_question_file  # noqa: E402 - path
 from fleetcount_protocol.question.question import decode_question  # noqa: E402 - path
 from fleetcount_protocol.release import commitments  # noqa: E402 - path
+from fleetcount_protocol.release.chain import ChainLink  # noqa: E402 - path
+from fleetcount_protocol.release.record import decode_record, sign_record  # noqa: E402 - path
+from fleetcount_protocol.release.record_json import record_to_json  # noqa: E402 - path
 from fleetcount_protocol.vdaf import prio3  # noqa: E402 - path
 from fleetcount_protocol.window import succession, window_json  # noqa: E402 - path
 from fleetcount_protocol.window.window import decode_window  # noqa: E402 - path
@@ -375,7 +377,7 @@ def digests() -> dict[str, Any]:
     vector, blind = bytes(range(24)), samples.seed_bytes("blind")
     digest = commitments.set_digest(wire_messages.WINDOW, items)
     leaves = commitments.leaf_digests(wire_messages.WINDOW, items)
-    made = release.commitment(
+    made = commitments.commitment(
         vector, blind, window_id=wire_messages.WINDOW, aggregator_id=AggregatorId("alpha"), set_digest=digest
     )
     return {
@@ -413,18 +415,18 @@ def records() -> list[dict[str, Any]]:
     direct = question_samples.every_question()["direct"]
     every["window"] = question_samples.window_record(question_samples.every_question()["response"], 5)
     every["window_first"] = question_samples.window_record(direct, 0)
-    before = release.ChainLink(previous=every["window_first"].digest, previous_index=0, missing=())
+    before = ChainLink(previous=every["window_first"].digest, previous_index=0, missing=())
     every["window_second"] = question_samples.window_record(direct, 1, chain=before)
     for name, made in every.items():
         keys = [samples.signing_key(place) for place in range(len(made.window.aggregators))]
-        signatures = [release.sign_record(made, key) for key in keys]
+        signatures = [sign_record(made, key) for key in keys]
         found.append(
             {
                 "name": name,
                 "canonical": made.canonical.hex(),
                 "signatures": [signature.hex() for signature in signatures],
-                "json": release.record_to_json(made, signatures),
-                "bad": refused_only(release.decode_record, cut_and_flipped(made.canonical, 24)),
+                "json": record_to_json(made, signatures),
+                "bad": refused_only(decode_record, cut_and_flipped(made.canonical, 24)),
             }
         )
     return found

@@ -21,7 +21,17 @@ from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.release.record import Cell, ReleaseRecord
 from fleetcount_protocol.window.codes import CodeForm, Codes
-from fleetcount_protocol.window.domain import Bins, Categories, Frame, H3Cells, Numbers, Prefixes, SquareGrid
+from fleetcount_protocol.window.domain import (
+    Bins,
+    Categories,
+    Cross,
+    H3Cells,
+    Numbers,
+    Part,
+    Prefixes,
+    SingleDomain,
+    SquareGrid,
+)
 from fleetcount_protocol.window.fields import (
     Aggregator,
     CoarserLevel,
@@ -32,6 +42,7 @@ from fleetcount_protocol.window.fields import (
     ReleaseKind,
     UploadStyle,
 )
+from fleetcount_protocol.window.frame import Frame
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window
 
@@ -136,6 +147,13 @@ def with_total(release: Release, ratio: int = 1) -> Release:
     return replace(release, coarser=(*release.coarser, CoarserLevel(side=None, noise=noise)))
 
 
+def crossed(*domains: SingleDomain) -> Cross:
+    """Return a cross of domains, of signals named by their kinds."""
+    signals = {Bins: "Vehicle.Speed", Categories: "Vehicle.Category"}
+    parts = (Part(signal=signals.get(type(one), "Vehicle.CurrentLocation"), domain=one) for one in domains)
+    return Cross(parts=tuple(parts))
+
+
 def every_window() -> dict[str, Window]:
     """Return one window of every kind of domain, mechanism, release and upload style."""
     exact = Release(kind=ReleaseKind.EXACT, noise_epsilon=None, level=Fraction(9, 10))
@@ -174,6 +192,15 @@ def every_window() -> dict[str, Window]:
             domain=Prefixes(
                 bits=5, cells=(8, 15, 22, 24, 31), codes=Codes(form=CodeForm.TEXT, alphabet="XBA", length=3)
             ),
+        ),
+        "direct_cross": one_round_window(
+            Mode.DIRECT,
+            signal="Vehicle.Speed",
+            domain=crossed(speeds, replace(grid, columns=3, rows=2, frame=frame), colours),
+            release=with_total(gaussian),
+        ),
+        "sampling_cross": sampling_window(
+            signal="Vehicle.Speed", domain=crossed(speeds, cells), mechanism=SamplingDie.uniform(Fraction(1, 4), 4)
         ),
         "sampling_no_broker": sampling_window(aggregators=(aggregator(0), replace(aggregator(1), mqtt_broker=""))),
         "mangat": one_round_window(Mode.RESPONSE),

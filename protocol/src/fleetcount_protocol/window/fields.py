@@ -19,7 +19,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId
-from fleetcount_protocol.window.domain import Bins, SquareGrid, ValueDomain, levels_of
+from fleetcount_protocol.window.domain import Bins, Part, SquareGrid, ValueDomain, levels_of, parts_of
 
 TOTAL_LABEL: Final = "total"
 """The name of the total of all cells, which no cell has."""
@@ -228,6 +228,11 @@ class WindowFields:
     def values(self) -> int:
         """V, the number of values besides 0."""
         return self.domain.values
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What a device reads for an answer: each signal, and the domain of its readings."""
+        return parts_of(self.signal, self.domain)
 
     @cached_property
     def design(self) -> Design:

@@ -68,7 +68,7 @@
     );
     facts([
       ["question", window.name],
-      ["signal", window.signal],
+      [window.signals.length > 1 ? "signals" : "signal", window.signals.join(" x ")],
       ["asked", utc(window.opens) + " to " + utc(window.twoCloses)],
       ["released", utc(record.releasedAt)],
       ["answers", answerText(window)],
