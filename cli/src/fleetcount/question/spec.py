@@ -38,6 +38,7 @@ from fleetcount_protocol.window.fields import (
     Mode,
     UploadStyle,
 )
+from fleetcount_transport.domain_table import SIGNAL_TEXT, exact_numbers, read_domain
 from fleetcount_transport.settings import (
     UnfitKeyError,
     read_rows,
@@ -49,7 +50,6 @@ from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range, shown
 
 from fleetcount.keys.descriptors import read_descriptor
-from fleetcount.question.domain_table import SIGNAL_TEXT, exact_numbers, read_domain
 from fleetcount.question.release_table import read_promise
 from fleetcount.question.schedule import SCHEDULE_KEYS, read_schedule
 

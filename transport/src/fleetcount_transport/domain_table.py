@@ -1,4 +1,4 @@
-"""[domain] of a question's specification file: which values a signal, or several at once, may have.
+"""Tables of a file that say which values a signal, or several at once, may have: of questions, and of scenarios.
 
 Reads text; one function reads the values of a signal, whether it stands alone or is a part of a cross.
 """
@@ -24,6 +24,7 @@ from fleetcount_protocol.window.domain import (
 )
 from fleetcount_protocol.window.frame import EPSG_CODES, OFFSET_FORM, OFFSET_PATTERN, Frame
 from fleetcount_protocol.window.signal import check_signal
+
 from fleetcount_transport.settings import names_of, read_settings, read_table, setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, exact_number
@@ -167,33 +168,38 @@ _CROSS: Final = "cross"
 
 
 def read_domain(table: Table) -> ValueDomain:
-    """Return the values that [domain] asks for.
+    """Return the values that a table [domain] asks for.
 
     Raises:
         UsageError: with key, value and what is allowed.
         QuestionError: values of one signal that break a rule; the caller knows their keys.
     """
     if table.choice("kind", (*_DOMAINS, _CROSS)) == _CROSS:
-        return _read_cross(table.only(("kind", "of")))
+        return read_cross(table.only(("kind", "of")), "of")[0]
     return _read_single(table, ())
 
 
-def _read_cross(table: Table) -> Cross:
+def read_cross(table: Table, key: str, beside: tuple[str, ...] = ()) -> tuple[Cross, list[Table]]:
+    """Return the cross of an array of tables, one for each signal, and these; keys `beside` theirs are read elsewhere.
+
+    Raises:
+        UsageError: with key, value and what is allowed.
+    """
     least, most = CROSSED
-    rows = table.sections("of", None, least=least, most=most, what="tables, one for each signal")
+    rows = table.sections(key, None, least=least, most=most, what="tables, one for each signal")
     try:
-        return Cross(parts=tuple(map(_part, rows)))
+        return Cross(parts=tuple(_part(row, ("signal", *beside)) for row in rows)), rows
     except QuestionError as error:
-        raise table.wrong("of", f"cannot be asked: {error}") from None
+        raise table.wrong(key, f"cannot be asked: {error}") from None
 
 
-def _part(row: Table) -> Part:
+def _part(row: Table, beside: tuple[str, ...]) -> Part:
     signal, key = row.text("signal", SIGNAL_TEXT, "a VSS path"), "signal"
     row.choice("kind", tuple(_CROSSED))
     try:
         check_signal(signal)
         key = "kind"
-        return Part(signal=signal, domain=_read_single(row, ("signal",)))
+        return Part(signal=signal, domain=_read_single(row, beside))
     except QuestionError as error:
         raise row.wrong(key, f"is {row.raw(key)!r}: {error}") from None
 
