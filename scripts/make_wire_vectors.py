@@ -409,6 +409,7 @@ def records() -> list[dict[str, Any]]:
         "direct_zooms",
         "direct_total",
         "zooms_and_total",
+        "direct_mean",
         "one_sided_zooms",
     )
     every = {name: samples.record(samples.every_window()[name]) for name in names}

@@ -1,15 +1,19 @@
 """Linear answers: one price for every number that is opened, the free total, and three pairs under a coin."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import pytest
+from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Spread
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels, worst_moves
 from fleetcount_mechanisms.linear import gaussian_price, geometric_price, group_price, least_squares_variance
-from fleetcount_mechanisms.moves import moves_pure, moves_rho
-from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_mechanisms.moves import move_divergence, move_pure, move_rho, moves_loss, moves_pure, moves_rho
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampled_gaussian import total_divergences
 from fleetcount_mechanisms.sampling import SamplingDie
 
@@ -52,6 +56,116 @@ def test_the_closed_form_of_levels_is_the_price_of_their_rows(
 
     assert moves_rho(gaussian) == gaussian_price(levels.rows(), each)
     assert moves_pure(geometric) == geometric_price(levels.rows(), each)
+
+
+MARGINS = (Levels(12, margins=(4, 3)), Levels(24, margins=(2, 3, 4)), Levels(4, margins=(2, 2)))
+WEIGHTED = tuple(Levels(values, weighted=True) for values in (2, 3, 8)) + (Levels(8, (8, 1), (1, 2), weighted=True),)
+
+
+@pytest.mark.parametrize("total", ["", "1/3", "5", "40"])
+@pytest.mark.parametrize("levels", [*MARGINS, *WEIGHTED], ids=str)
+def test_margins_and_weighted_sums_cost_what_their_rows_do(levels: Levels, total: str) -> None:
+    opened = replace(levels, total=bool(total))
+    given = [Fraction(one) for one in ("3", "5", "1/2", "7")[: levels.count]] + [Fraction(total or 1)] * bool(total)
+    each = [one for one, size in zip(given, opened.sizes, strict=True) for _ in range(size)]
+
+    gaussian = worst_moves(opened, [GaussianNoise(max(one, Fraction(1, 4))) for one in given])
+    geometric = worst_moves(opened, [TwoSidedNoise(one) for one in given])
+
+    assert moves_rho(gaussian) == gaussian_price(opened.rows(), each)
+    assert moves_pure(geometric) == geometric_price(opened.rows(), each)
+
+
+@pytest.mark.parametrize("law", [GaussianNoise, TwoSidedNoise])
+@pytest.mark.parametrize("levels", [*MARGINS, *WEIGHTED], ids=str)
+def test_a_total_is_free_beside_margins_and_a_weighted_sum_and_one_of_less_noise_is_not(
+    levels: Levels, law: type[GaussianNoise | TwoSidedNoise]
+) -> None:
+    shares = [Fraction(one, sum(range(1, levels.count + 1))) for one in range(1, levels.count + 1)]
+    asked = Spread.of_shares(levels, shares, law)
+    opened = asked.with_total_for(Truth(levels.values), law)
+    price = moves_rho if law is GaussianNoise else moves_pure
+
+    def lost(spread: Spread) -> Fraction:
+        design = spread.design(Truth(levels.values), law(S if law is GaussianNoise else Fraction(1, 2)))
+        return price(design.moves) or Fraction(0)
+
+    assert lost(opened) == lost(asked)
+    assert lost(replace(opened, ratios=(*opened.ratios[:-1], opened.ratios[-1] * Fraction(99, 100)))) > lost(asked)
+    if not levels.weighted:
+        assert 1 / opened.ratios[-1] == 1 + sum(1 / ratio for ratio in asked.ratios)
+
+
+@pytest.mark.parametrize("law", [GaussianNoise, TwoSidedNoise])
+@pytest.mark.parametrize("levels", [MARGINS[0], WEIGHTED[2], WEIGHTED[3]], ids=str)
+def test_shares_are_parts_of_what_a_value_that_becomes_another_loses(
+    levels: Levels, law: type[GaussianNoise | TwoSidedNoise]
+) -> None:
+    shares = [Fraction(one, sum(range(1, levels.count + 1))) for one in range(1, levels.count + 1)]
+    design = Spread.of_shares(levels, shares, law).design(
+        Truth(levels.values), law(S if law is GaussianNoise else Fraction(1, 2))
+    )
+    price = move_rho if law is GaussianNoise else move_pure
+    (replaced,) = design.moves
+    whole, parts = price(replaced), [price(tuple(one for one in replaced if one[0] == noise)) for noise in design.laws]
+
+    assert [part / whole for part in parts] == shares
+    assert Spread.of_shares(levels, shares, law).cells_share(law) == shares[0]
+
+
+def test_a_number_that_moves_further_loses_no_more_than_is_charged() -> None:
+    # The law of geometric noise moved by 3, beside randomized response of 3 epsilon.
+    epsilon, order = Fraction(1, 5), 4
+    shifted = [(math.tanh(0.1) * math.exp(-0.2 * abs(z)), -0.2 * (abs(z) - abs(z - 3))) for z in range(-400, 400)]
+    exact = math.log(math.fsum(chance * math.exp(-(order - 1) * loss) for chance, loss in shifted)) / (order - 1)
+    bound = float(move_divergence(((TwoSidedNoise(epsilon), 3),), order))
+
+    assert 0.5 * bound < exact <= bound
+    assert move_divergence(((GaussianNoise(S), 3),), order) == order * Fraction(9) / (2 * S)
+    assert moves_loss((((TwoSidedNoise(epsilon), 3),),), 1, Fraction(1, 10**9)) <= 3 * epsilon
+
+
+def test_margins_and_weighted_sums_count_as_they_say() -> None:
+    table, line = Levels(6, margins=(2, 3), total=True), Levels(4, weighted=True, total=True)
+
+    assert table.all_sums([1, 2, 3, 10, 20, 30]) == [1, 2, 3, 10, 20, 30, 6, 60, 11, 22, 33, 66]
+    assert (table.sizes, table.count, table.opened, table.starts()) == ((6, 2, 3, 1), 4, 12, (0, 6, 8, 11, 12))
+    assert line.all_sums([1, 10, 100, 1000]) == [1, 10, 100, 1000, -3 - 10 + 100 + 3000, 1111]
+    assert line.sizes == (4, 1, 1)
+    assert line.parents(0) == (0, 0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"margins": (6,)}, r"margins are \(6,\), allowed: 2 dimensions or more"),
+        ({"margins": (6, 1)}, r"margins are \(6, 1\), allowed: 2 dimensions or more, of 2 values or more each"),
+        ({"margins": (3, 3)}, "values is 6, allowed: the 9 cells of the margins"),
+        ({"margins": (3, 2), "weighted": True}, "margins are asked beside a weighted sum, allowed: one of both"),
+        ({"margins": (3, 2), "grid": (6, 1), "sides": (1, 2)}, "margins are asked beside zooms, allowed: one of both"),
+    ],
+)
+def test_levels_that_do_not_fit_are_refused(fields: dict[str, Any], said: str) -> None:
+    with pytest.raises(MechanismError, match=said):
+        Levels(6, **fields)
+    with pytest.raises(MechanismError, match="a weighted sum is asked of a single value"):
+        Levels(1, weighted=True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "noise"),
+    [
+        (Truth(6), OneSidedNoise(Fraction(1))),
+        (SamplingDie.uniform(Fraction(1, 4), 6), GaussianNoise(S)),
+        (KaryResponse(Fraction(1, 2), 6), TwoSidedNoise(Fraction(1))),
+    ],
+)
+@pytest.mark.parametrize("levels", [Levels(6, margins=(3, 2)), Levels(6, weighted=True)], ids=["margins", "weighted"])
+def test_margins_and_weighted_sums_are_of_direct_answers_alone(
+    answer: AnswerLaw, noise: NoiseLaw, levels: Levels
+) -> None:
+    with pytest.raises(MechanismError, match="(are|is) asked of .* allowed: of direct ones|allowed: 1; for answers"):
+        Spread(levels=levels).design(answer, noise)
 
 
 @pytest.mark.parametrize("values", [2, 3, 4, 24])

@@ -142,7 +142,7 @@ def test_a_design_opens_the_numbers_of_all_zooms() -> None:
 
     assert (design.summed_count, design.output_count, design.cell_count) == (32, 32 + 8 + 2, 42)
     assert len(design.opened_sums(range(32))) == design.output_count
-    assert (design.moves, design.exposure) == (((design.noise,) * 6,), 1)
+    assert (design.moves, design.exposure) == ((((design.noise, 1),) * 6,), 1)
 
 
 # What one release loses: only the numbers that a pair of truths moves can tell them apart.
@@ -371,7 +371,7 @@ def test_zooms_have_the_shares_that_are_asked_for() -> None:
     asked, equal = Spread.of_shares(levels, shares), Spread.of_shares(levels)
 
     assert equal.ratios == (1,)
-    assert asked.cells_share == shares[0]
+    assert asked.cells_share(GaussianNoise) == shares[0]
     for law in (GaussianNoise, TwoSidedNoise):
         planned = asked.design(Truth(256), noise_for(Truth(256), Fraction(1), law, asked))
         lost = epsilon_of(planned)
@@ -382,5 +382,5 @@ def test_zooms_have_the_shares_that_are_asked_for() -> None:
             assert blocks / cells == pytest.approx(83 / 17)
     with pytest.raises(MechanismError, match="there are 1 shares of the budget, allowed: 2"):
         Spread.of_shares(levels, shares[:1])
-    with pytest.raises(MechanismError, match="there are 1 ratios of noise, allowed: 2"):
+    with pytest.raises(MechanismError, match="there is a total, allowed: levels without one"):
         Spread.of_shares(replace(levels, total=True), shares)

@@ -36,6 +36,7 @@ from fleetcount_protocol.window.fields import (
     Aggregator,
     CoarserLevel,
     HpkeKey,
+    LevelKind,
     Mode,
     QuestionRef,
     Release,
@@ -135,7 +136,9 @@ def at_zooms(release: Release, count: int) -> Release:
     """Return the release at so many zooms, each of twice the side of the one before, all with the cells' noise."""
     parameter = release.noise_epsilon if release.noise_variance is None else release.noise_variance
     assert parameter is not None
-    coarser = tuple(CoarserLevel(side=side, noise=parameter) for side in neighbouring_sides(count)[1:])
+    coarser = tuple(
+        CoarserLevel(kind=LevelKind.ZOOM, number=side, noise=parameter) for side in neighbouring_sides(count)[1:]
+    )
     return replace(release, coarser=coarser)
 
 
@@ -144,7 +147,22 @@ def with_total(release: Release, ratio: int = 1) -> Release:
     parameter = release.noise_epsilon if release.noise_variance is None else release.noise_variance
     assert parameter is not None
     noise = parameter / ratio if release.noise_variance is None else parameter * ratio
-    return replace(release, coarser=(*release.coarser, CoarserLevel(side=None, noise=noise)))
+    return replace(release, coarser=(*release.coarser, CoarserLevel(kind=LevelKind.TOTAL, noise=noise)))
+
+
+def with_margins(release: Release, dimensions: int) -> Release:
+    """Return the release with the margins of so many dimensions, all with the cells' noise, and a total as fine."""
+    parameter = release.noise_epsilon if release.noise_variance is None else release.noise_variance
+    assert parameter is not None
+    margins = (CoarserLevel(kind=LevelKind.MARGIN, number=1 + one, noise=parameter) for one in range(dimensions))
+    return with_total(replace(release, coarser=tuple(margins)))
+
+
+def with_weighted_sum(release: Release, values: int) -> Release:
+    """Return the release with the weighted sum of so many values, which loses as much as the cells do."""
+    assert release.noise_variance is not None
+    noise = release.noise_variance * 2 * (values - 1) ** 2
+    return replace(release, coarser=(*release.coarser, CoarserLevel(kind=LevelKind.WEIGHTED, noise=noise)))
 
 
 def crossed(*domains: SingleDomain) -> Cross:
@@ -199,6 +217,17 @@ def every_window() -> dict[str, Window]:
             domain=crossed(speeds, replace(grid, columns=3, rows=2, frame=frame), colours),
             release=with_total(gaussian),
         ),
+        "direct_margins": one_round_window(
+            Mode.DIRECT, signal="Vehicle.Speed", domain=crossed(speeds, colours), release=with_margins(gaussian, 2)
+        ),
+        "three_margins": one_round_window(
+            Mode.DIRECT,
+            signal="Vehicle.Speed",
+            domain=crossed(speeds, replace(grid, columns=3, rows=2), colours),
+            release=with_margins(
+                Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)), 3
+            ),
+        ),
         "sampling_cross": sampling_window(
             signal="Vehicle.Speed", domain=crossed(speeds, cells), mechanism=SamplingDie.uniform(Fraction(1, 4), 4)
         ),
@@ -215,6 +244,16 @@ def every_window() -> dict[str, Window]:
             Mode.DIRECT,
             domain=Numbers(low=Fraction(0), high=Fraction(61, 2), values=3, unit="km/h"),
             release=with_total(gaussian),
+        ),
+        "direct_mean": one_round_window(
+            Mode.DIRECT,
+            domain=Numbers(low=Fraction(0), high=Fraction(61, 2), values=9, unit="km/h"),
+            release=with_total(with_weighted_sum(gaussian, 9)),
+        ),
+        "numbers_zooms": one_round_window(
+            Mode.DIRECT,
+            domain=Numbers(low=Fraction(0), high=Fraction(35), values=8, unit="km/h"),
+            release=with_total(at_zooms(gaussian, 3)),
         ),
         "direct_gaussian": one_round_window(Mode.DIRECT, domain=colours, release=gaussian),
         "direct_zooms": one_round_window(Mode.DIRECT, domain=grid, release=at_zooms(gaussian, 3)),

@@ -19,7 +19,7 @@ from fleetcount_mechanisms.noise import NoiseLaw, OneSidedNoise
 from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis import estimates, intervals
-from fleetcount_analysis.channels import NoiseSize, noise_size
+from fleetcount_analysis.channels import NoiseSize, noise_size, noise_sum
 from fleetcount_analysis.errors import ShapeError
 
 Floats = NDArray[np.float64]
@@ -59,8 +59,9 @@ def read(design: Design, outputs: ArrayLike, level: Fraction) -> Reading:
         )
     columns: list[list[Floats | Integers]] = []
     start = 0
-    for noise, numbers in design.opened_noise:
-        cells, ends = _read_rows(design, noise, rows[:, start : start + numbers], level)
+    for noise, numbers, weighted in _runs(design):
+        read_part = _read_weighted if weighted else _read_rows
+        cells, ends = read_part(design, noise, rows[:, start : start + numbers], level)
         both = np.array(ends, dtype=np.int64).reshape(len(rows), -1, 2)
         parts = (cells.counts, cells.standard_errors, both[..., 0], both[..., 1])
         columns.append([one.reshape(len(rows), -1) for one in parts])
@@ -95,6 +96,26 @@ def _mean_noise(noise: NoiseLaw, aggregators: int) -> Fraction:
     ratio = ratio_above(noise.epsilon)
     mean = Fraction(round(aggregators * ratio / (1 - ratio) * _MEAN_GRID), _MEAN_GRID)
     return mean if noise.direction == "up" else -mean
+
+
+def _runs(design: Design) -> list[tuple[NoiseLaw, int, bool]]:
+    """Return (law, how many numbers in a row have it, whether it is the weighted sum), as they are opened."""
+    if not design.levels.weighted:
+        return [(law, count, False) for law, count in design.opened_noise]
+    place = design.levels.count - 1 - design.levels.total
+    sizes = zip(design.laws, design.levels.sizes, strict=True)
+    return [(law, size, level == place) for level, (law, size) in enumerate(sizes)]
+
+
+def _read_weighted(
+    design: Design, noise: NoiseLaw, rows: Integers, level: Fraction
+) -> tuple[estimates.CellEstimates, Ends]:
+    """Read weighted sums of direct answers, which may be below 0 and far beyond the number of devices."""
+    law = noise_sum(noise_size(noise), design.aggregators)
+    reach = law.central_reach(float((1 - level) / 2))
+    errors = np.full(rows.shape, law.variance**0.5)
+    ends = [(number - reach, number + reach) for number in rows.ravel().tolist()]
+    return estimates.CellEstimates(counts=rows.astype(np.float64), standard_errors=errors), ends
 
 
 def _read_rows(

@@ -87,7 +87,7 @@ class Design:
         MechanismError: an answer for another V, another number of aggregators than 2..5, or noise that does not go with
             the answer: the truth needs noise, one-sided noise goes with the truth alone. Levels of another V, of
             answers that devices randomize, without noise or with noise of several families. A total of one-sided
-            counts. Sampled answers with levels of unequal noise, but for a total beside the cells alone, under Gaussian
+            counts; margins or a weighted sum of anything but direct counts with two-sided noise. Sampled answers with levels of unequal noise, but for a total beside the cells alone, under Gaussian
             noise of a whole multiple of their variance.
     """
 
@@ -128,10 +128,20 @@ class Design:
             raise MechanismError(f"levels is {levels.count} of exact counts, allowed: 1; a reader can add them up")
         if any(type(law) is not type(self.noise) for law in self.coarser):
             raise MechanismError(f"levels have noise of several laws, allowed: all {self.noise.name}")
+        self._check_rows()
         if isinstance(self.noise, OneSidedNoise):
             self._check_one_sided(self.noise)
         if self.form is AnswerForm.TWO_ROUNDS:
             self._check_sampled()
+
+    def _check_rows(self) -> None:
+        if self.levels.nested or (self.form is AnswerForm.TRUTH and not isinstance(self.noise, OneSidedNoise)):
+            return
+        what = "a weighted sum is" if self.levels.weighted else "margins are"
+        raise MechanismError(
+            f"{what} asked of {self.name} answers, allowed: of direct ones with two-sided noise; what others lose by"
+            " them was not worked out"
+        )
 
     def _check_one_sided(self, noise: OneSidedNoise) -> None:
         if self.levels.total:
@@ -248,7 +258,7 @@ class Design:
 
     @cached_property
     def moves(self) -> tuple[Move, ...]:
-        """The worst moves of one changed answer: the noises of the opened numbers that change by 1."""
+        """The worst moves of one changed answer: the noises of the opened numbers that change, and by how much."""
         return worst_moves(self.levels, self.laws, alone=self.moved_in_level == 1)
 
     @cached_property
@@ -289,23 +299,32 @@ class Spread:
             raise MechanismError(f"there are {len(self.ratios)} ratios of noise, allowed: {wanted}, all above 0")
 
     @classmethod
-    def of_shares(cls, levels: Levels, shares: Sequence[Fraction] = ()) -> "Spread":
-        """Return the noise of zooms that have these shares of the budget, the cells first; without shares equal ones.
+    def of_shares(
+        cls, levels: Levels, shares: Sequence[Fraction] = (), law: type[NoiseLaw] = GaussianNoise
+    ) -> "Spread":
+        """Return the noise of levels that have these shares of the budget, the cells first; without shares equal ones.
+
+        The budget is what a value that becomes another loses. `law` is that of the noise: a number that moves by d
+        costs d**2 times as much under Gaussian noise, d times under geometric.
 
         Raises:
-            MechanismError: not one share above 0 for each zoom, or levels with a total, which `with_total_for` adds.
+            MechanismError: not one share above 0 for each level, or levels with a total, which `with_total_for` adds.
         """
-        zooms = len(levels.sides)
-        given = tuple(shares) or (Fraction(1, zooms),) * zooms
-        if len(given) != zooms or any(one <= 0 for one in given):
-            raise MechanismError(f"there are {len(given)} shares of the budget, allowed: {zooms}, all above 0")
-        return cls(levels=levels, ratios=tuple(given[0] / one for one in given[1:]))
+        if levels.total:
+            raise MechanismError("there is a total, allowed: levels without one; a total has what the others leave")
+        given = tuple(shares) or (Fraction(1, levels.count),) * levels.count
+        if len(given) != levels.count or any(one <= 0 for one in given):
+            raise MechanismError(f"there are {len(given)} shares of the budget, allowed: {levels.count}, all above 0")
+        prices = _prices(levels.replaced, law)
+        ratios = zip(given[1:], prices[1:], strict=True)
+        return cls(levels=levels, ratios=tuple(given[0] / share * price / prices[0] for share, price in ratios))
 
     def with_total_for(self, answer: AnswerLaw, law: type[NoiseLaw], unit: int = 1) -> "Spread":
         """Return the same and a total, where one of an answer with noise of this law costs little; else the same.
 
-        A direct value that comes moves one number of each zoom and the total, where one that moves changes two of each
-        zoom: a total that has what all zooms together have costs nothing, 1/tau = sum of 1/s_l.
+        A direct value that comes moves one number of each level and the total, where one that moves changes two of each
+        level: a total that has what is left costs nothing, without a weighted sum 1/tau = sum of 1/s_l. Of that one the
+        second moves V - 1 as far as the first, so that more is left.
         `unit` windows share a toss of the sampling coin. Under a coin a window the total beside the cells alone has 4
         times their Gaussian variance, 8 times below a rate of 1/5: in a month at (10, 1e-9) a cell then errs by .2 %
         more at a rate of 1/4, by .7 % at 1/10. It needs more values than that: the sum of few cells has less noise.
@@ -315,7 +334,7 @@ class Spread:
         if self.levels.total or answer.values == 1 or law is OneSidedNoise:
             return self
         if form is AnswerForm.TRUTH:
-            ratio = self.cells_share
+            ratio = self.free_total(law)
         elif form is AnswerForm.TWO_ROUNDS and law is GaussianNoise and unit == self.levels.count == 1:
             hit, miss = channel_of(answer)
             ratio = Fraction(4 if hit - miss >= _OFTEN else 8)
@@ -325,11 +344,19 @@ class Spread:
             return self
         return Spread(levels=replace(self.levels, total=True), ratios=(*self.ratios, ratio))
 
-    @property
-    def cells_share(self) -> Fraction:
-        """The part of the budget that the cells have among the zooms; a total's part is not counted."""
-        zooms = self.ratios[: len(self.levels.sides) - 1]
-        return 1 / (1 + sum((1 / ratio for ratio in zooms), Fraction(0)))
+    def free_total(self, law: type[NoiseLaw]) -> Fraction:
+        """Return the ratio from which on a total of direct answers costs nothing."""
+        return 1 / (self._cost(self.levels.replaced, law) - self._cost(self.levels.come, law))
+
+    def cells_share(self, law: type[NoiseLaw]) -> Fraction:
+        """Return the part of the budget that the cells have; a total's part is not counted."""
+        return 2 / self._cost(self.levels.replaced, law)
+
+    def _cost(self, amounts: Sequence[tuple[int, int]], law: type[NoiseLaw]) -> Fraction:
+        """Return what all levels but the total lose, in what one cell loses that moves by 1."""
+        levels = self.levels.count - self.levels.total
+        prices = zip(_prices(amounts, law), (Fraction(1), *self.ratios), strict=True)
+        return sum((price / ratio for price, ratio in list(prices)[:levels]), Fraction(0))
 
     @property
     def widest(self) -> Fraction:
@@ -350,3 +377,8 @@ class Spread:
             levels=self.levels,
             coarser=self.coarser(noise),
         )
+
+
+def _prices(amounts: Sequence[tuple[int, int]], law: type[NoiseLaw]) -> list[int]:
+    """Return what each level's numbers that move cost beside one of the same noise that moves by 1."""
+    return [often * (by**2 if law is GaussianNoise else by) for often, by in amounts]

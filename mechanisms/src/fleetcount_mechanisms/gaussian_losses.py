@@ -39,7 +39,7 @@ def gaussian_loss(design: Design, relation: Relation) -> tuple[Fraction, Fractio
     weight, moves = design.exposure, design.moves
     if design.form is AnswerForm.BITS:
         if relation is Relation.ANY_BIT:
-            moves = ((design.noise,),)
+            moves = (((design.noise, 1),),)
         elif design.moved_in_level > 1:
             weight = 1 - (1 - weight) ** 2
     losses = [(_amplified(moves_rho(moves), weight), STATED_DELTA)]

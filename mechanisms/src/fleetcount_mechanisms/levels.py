@@ -1,7 +1,8 @@
-"""What is opened: levels, each a division of the values 1..V into cells, and the noise of each level.
+"""What is opened: levels, each a division of the values 1..V into cells or one weighted sum, and the noise of each.
 
 The only place that defines which cell lies in which, how many numbers there are and their order: the cells themselves,
-then larger squares of a grid or neighbours of a line, last the total. It must not know a share or a place on earth.
+then larger squares of a grid or neighbours of a line, or the margins of a table, then the weighted sum, last the total.
+It must not know a share or a place on earth.
 """
 
 from collections.abc import Iterable, Sequence
@@ -24,21 +25,29 @@ class Levels:
     cells or more: so a device that moves between any two values moves at most two numbers of every level, and one that
     moves far enough moves two of all but the total. Cell i of a level (from 0, row by row) is in column i % columns.
 
+    `margins` is the shape of a table whose first index varies slowest: value v of shape (A, B) is in row (v - 1) // B
+    and column (v - 1) % B. There is one level for each dimension, of as many cells as that has. `weighted` opens the
+    sum over the devices of `weight(v)`, by which a mean is read.
+
     Raises:
         MechanismError: sides that are no growing powers of two from 1 on, larger cells that do not fill the grid or are
-            fewer than two, or a total of a single value.
+            fewer than two; margins of fewer than two dimensions or values each, or of another V; margins beside zooms
+            or a weighted sum; a total or a weighted sum of a single value.
     """
 
     values: int
     grid: tuple[int, int] | None = None
     sides: tuple[int, ...] = (1,)
     total: bool = False
+    margins: tuple[int, ...] = ()
+    weighted: bool = False
 
     def __post_init__(self) -> None:
         """Check that every level divides the next."""
         require_at_least("values", self.values, 1)
         if self.total and self.values == 1:
             raise MechanismError("total is asked of a single value, allowed: 2 values or more; one is its own total")
+        self._check_rows()
         growing = all(low < high for low, high in pairwise(self.sides))
         if self.sides[:1] != (1,) or not growing or any(side & (side - 1) for side in self.sides):
             raise MechanismError(f"sides are {self.sides}, allowed: growing powers of two, the first of them 1")
@@ -55,6 +64,19 @@ class Levels:
                 f"{self.larger(self.sides[-1])} are asked of {of}, allowed: {most} at most; each doubling halves"
                 f" {'their number' if self.line else 'both sides'}, and two cells are left"
             )
+
+    def _check_rows(self) -> None:
+        if self.weighted and self.values == 1:
+            raise MechanismError("a weighted sum is asked of a single value, allowed: 2 values or more")
+        if not self.margins:
+            return
+        if len(self.margins) < 2 or min(self.margins) < 2:
+            raise MechanismError(f"margins are {self.margins}, allowed: 2 dimensions or more, of 2 values or more each")
+        if prod(self.margins) != self.values:
+            raise MechanismError(f"values is {self.values}, allowed: the {prod(self.margins)} cells of the margins")
+        if len(self.sides) > 1 or self.weighted:
+            other = "zooms" if len(self.sides) > 1 else "a weighted sum"
+            raise MechanismError(f"margins are asked beside {other}, allowed: one of both")
 
     @property
     def line(self) -> bool:
@@ -75,13 +97,19 @@ class Levels:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many cells every level has, finest first; the total has one."""
-        return tuple(columns * rows for columns, rows in self.grids) + (1,) * self.total
+        """How many numbers every level has, the cells first; the weighted sum and the total have one."""
+        zooms = tuple(columns * rows for columns, rows in self.grids)
+        return zooms + self.margins + (1,) * (self.weighted + self.total)
 
     @property
     def count(self) -> int:
         """How many levels there are."""
-        return len(self.sides) + self.total
+        return len(self.sides) + len(self.margins) + self.weighted + self.total
+
+    @property
+    def nested(self) -> bool:
+        """Whether each level is a division of the one before, so that `parents` says all."""
+        return not self.margins and not self.weighted
 
     @property
     def opened(self) -> int:
@@ -96,12 +124,24 @@ class Levels:
         return tuple(found)
 
     def parents(self, level: int) -> tuple[int, ...]:
-        """Return for every cell of a level the cell of the next coarser one that holds it, both from 0."""
+        """Return for every cell of a zoom the cell of the next coarser one that holds it, both from 0.
+
+        That of the coarsest zoom is the total, whatever stands between them.
+        """
         if level + 1 == len(self.sides):
             return (0,) * self.sizes[level]
         (columns, rows), (width, _) = self.grids[level : level + 2]
         by = self.sides[level + 1] // self.sides[level]
         return tuple(row // by * width + column // by for row in range(rows) for column in range(columns))
+
+    def margin_of(self, dimension: int) -> tuple[int, ...]:
+        """Return for every cell the place in a dimension of the table, all from 0."""
+        below, size = prod(self.margins[dimension + 1 :]), self.margins[dimension]
+        return tuple(cell // below % size for cell in range(self.values))
+
+    def weight(self, value: int) -> int:
+        """Return how often a device with a value counts in the weighted sum: -(V-1), -(V-3), ..., V-1 for v = 1..V."""
+        return 2 * value - self.values - 1
 
     def all_sums(self, cells: Sequence[int]) -> list[int]:
         """Return the numbers of every level from those of the cells: what is noised and opened.
@@ -114,18 +154,44 @@ class Levels:
         if len(cells) != self.values:
             raise MechanismError(f"there are {len(cells)} sums, allowed: the {self.values} of the cells")
         found, below = list(cells), list(cells)
-        for level, size in enumerate(self.sizes[1:]):
-            above = [0] * size
-            for one, parent in zip(below, self.parents(level), strict=True):
-                above[parent] += one
-            found += above
-            below = above
-        return found
+        for level, size in enumerate(self.sizes[1 : len(self.sides)]):
+            below = _placed(below, self.parents(level), size)
+            found += below
+        for dimension, size in enumerate(self.margins):
+            found += _placed(cells, self.margin_of(dimension), size)
+        if self.weighted:
+            found.append(sum(self.weight(value) * count for value, count in enumerate(cells, start=1)))
+        return found + [sum(cells)] * self.total
 
     def rows(self) -> list[list[int]]:
         """Return the row of every opened number (`linear`): what each of the values 1..V adds to it."""
         columns = [self.all_sums([int(cell == one) for cell in range(self.values)]) for one in range(self.values)]
         return [list(row) for row in zip(*columns, strict=True)]
+
+    @property
+    def replaced(self) -> tuple[tuple[int, int], ...]:
+        """For each level how many numbers a value that becomes another moves at most, and by how much each.
+
+        Value 1 that becomes V moves as many by as much at every level at once: the first and the last cell lie in
+        different ones of every zoom and margin, of which there are two at least. No other change moves more: one value
+        is in one cell of each level, the weights of two are 2(V - 1) apart at most, and the total stays.
+        """
+        cells = len(self.sides) + len(self.margins)
+        return ((2, 1),) * cells + ((1, 2 * (self.values - 1)),) * self.weighted + ((0, 1),) * self.total
+
+    @property
+    def come(self) -> tuple[tuple[int, int], ...]:
+        """The same for a value that comes or goes: value 1, or V, moves one number a level, the weighted sum by V - 1."""
+        cells = len(self.sides) + len(self.margins)
+        return ((1, 1),) * cells + ((1, self.values - 1),) * self.weighted + ((1, 1),) * self.total
+
+
+def _placed(counts: Sequence[int], places: Sequence[int], size: int) -> list[int]:
+    """Return so many sums, each count being in that of its place."""
+    found = [0] * size
+    for count, place in zip(counts, places, strict=True):
+        found[place] += count
+    return found
 
 
 def largest_side(columns: int, rows: int) -> int:
@@ -154,26 +220,34 @@ def neighbouring_sides(zooms: int) -> tuple[int, ...]:
     return tuple(1 << zoom for zoom in range(require_at_least("zooms", zooms, 1)))
 
 
-Move = tuple[NoiseLaw, ...]
-"""The noises of the opened numbers that one changed answer moves, each by 1."""
+Moved = tuple[NoiseLaw, int]
+"""The noise of an opened number that one changed answer moves, and by how much."""
+Move = tuple[Moved, ...]
+"""All numbers that one changed answer moves."""
 
 
 def worst_moves(levels: Levels, laws: Sequence[NoiseLaw], *, alone: bool = False) -> tuple[Move, ...]:
     """Return the moves of one answer that no other one exceeds: a value replaced by another, and one that comes.
 
-    The first moves two numbers of every level but the total, the second one number of each level. The second is left
-    out where its noises are among those of the first: without a total, and with one of as much noise as a level has.
+    They are `Levels.replaced` and `Levels.come`. The price of a move grows with every amount, since noises are
+    independent, so no move between neighbours and no other value that comes costs more. The second is left out where
+    the first moves as many numbers of its noises as far: without a total, and with one of as much noise as a level has.
     `alone` is for a single number, which an answer moves or does not.
     """
     if alone:
-        return (tuple(laws),)
-    divided = tuple(law for law in laws[: len(levels.sides)] for _ in range(2))
-    rest = list(divided)
-    for law in laws:
-        if law not in rest:
-            return divided, tuple(laws)
-        rest.remove(law)
-    return (divided,)
+        return (tuple((law, 1) for law in laws),)
+    replaced, come = (_moved(laws, amounts) for amounts in (levels.replaced, levels.come))
+    rest = list(replaced)
+    for law, amount in come:
+        covered = next((one for one in rest if one[0] == law and one[1] >= amount), None)
+        if covered is None:
+            return replaced, come
+        rest.remove(covered)
+    return (replaced,)
+
+
+def _moved(laws: Sequence[NoiseLaw], amounts: Sequence[tuple[int, int]]) -> Move:
+    return tuple((law, by) for law, (often, by) in zip(laws, amounts, strict=True) for _ in range(often))
 
 
 def scaled(noise: NoiseLaw, ratio: Fraction) -> NoiseLaw:

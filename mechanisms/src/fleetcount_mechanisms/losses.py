@@ -314,12 +314,12 @@ def noise_for(
         return _gaussian_for(answer, require_positive("epsilon", epsilon), parts)
     if parts.levels.total and law is OneSidedNoise:
         raise MechanismError("a total is asked of one-sided counts, allowed: of counts with two-sided noise")
-    if parts.levels.total and parts.ratios[-1] < parts.cells_share:
+    if parts.levels.total and parts.ratios[-1] < (free := parts.free_total(law)):
         raise MechanismError(
-            f"a total has {parts.ratios[-1]} times the geometric noise of a cell, allowed: {parts.cells_share} times or"
-            " more, which costs nothing"
+            f"a total has {parts.ratios[-1]} times the geometric noise of a cell, allowed: {free} times or more, which"
+            " costs nothing"
         )
-    return geometric_for(answer, epsilon, law is OneSidedNoise, parts.cells_share)
+    return geometric_for(answer, epsilon, law is OneSidedNoise, parts.cells_share(law))
 
 
 def geometric_for(
@@ -328,7 +328,7 @@ def geometric_for(
     one_sided: bool,
     share: Fraction = Fraction(1),
 ) -> TwoSidedNoise | OneSidedNoise:
-    """Return the weakest geometric noise of cells that have `share` of the zooms' budget.
+    """Return the weakest geometric noise of cells that have `share` of the levels' budget.
 
     Raises:
         MechanismError, InfeasibleTargetError: as `noise_for`.

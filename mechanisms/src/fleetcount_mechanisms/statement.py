@@ -117,9 +117,11 @@ def delta_up(delta: Fraction) -> Decimal:
 
 
 def of_levels(levels: Levels) -> str:
-    """Return what is counted beside the cells, in words: nothing, " of 2 zooms", " and their total"."""
+    """Return what is counted beside the cells, in words: nothing, " of 2 zooms", " and their margins and total"."""
     zooms = f" of {len(levels.sides)} zooms" if len(levels.sides) > 1 else ""
-    return zooms + " and their total" * levels.total
+    named = {"margins": bool(levels.margins), "weighted sum": levels.weighted, "total": levels.total}
+    beside = [name for name, opened in named.items() if opened]
+    return zooms + (f" and their {' and '.join(beside)}" if beside else "")
 
 
 def _counts(design: Design) -> str:

@@ -29,6 +29,8 @@ MAX_WINDOW_LIFETIME_S: Final = 100 * DAY_S
 MAX_WINDOW_BYTES: Final = MIB
 MAX_ZOOMS: Final = 8
 """Bins one by one to 128 together; of squares 6, from 64 by 32, the largest such grid, to 2 by 1."""
+MAX_DIMENSIONS: Final = 3
+"""How many signals a table has at most."""
 VERIFY_KEY_BYTES: Final = 32
 ED25519_SIGNATURE_BYTES: Final = 64
 """RFC 8032, section 5.1.6: of windows, question, key lists, orders and records."""

@@ -1,5 +1,6 @@
 """A cross asks for several signals at once: a value for every combination of theirs, in one order and encoding."""
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 
@@ -18,7 +19,8 @@ from fleetcount_protocol.window.domain import (
     SquareGrid,
     parts_of,
 )
-from fleetcount_protocol.window.fields import Mode
+from fleetcount_protocol.window.fields import Mode, level_words
+from fleetcount_protocol.window.levels import shape_of
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_protocol.window.window_json import window_to_json
 
@@ -132,3 +134,37 @@ def test_a_window_for_people_says_every_part() -> None:
     assert shown["parts"][1]["frame"]["epsg"] == 25832
     assert shown["labels"][0] == " x ".join(one["labels"][0] for one in shown["parts"])
     assert "parts" not in window_to_json(every_window()["direct"])
+
+
+def test_margins_are_named_by_their_signal_and_value() -> None:
+    window = every_window()["direct_margins"]
+    names = [window.label(cell) for cell in range(1, window.design.cell_count + 1)]
+
+    assert isinstance(window.domain, Cross)
+    assert names[: window.values] == [window.domain.label(value) for value in range(1, window.values + 1)]
+    assert names[window.values :] == [
+        "[0, 30.5) km/h x *",
+        "[30.5, 50) km/h x *",
+        "* x rot",
+        "* x grün",
+        "* x blå",
+        "total",
+    ]
+    assert len(set(names)) == len(names)
+    words = [level_words(window.domain, level) for level in window.release.coarser]
+    assert words == ["the margin of Vehicle.Speed", "the margin of Vehicle.Category", "the total"]
+
+
+def test_margins_are_of_tables_alone_all_of_them_in_order_and_of_two_values_each() -> None:
+    window = every_window()["direct_margins"]
+    one, two, total = window.release.coarser
+    single = crossed(SPEEDS, Categories(names=("a",)))
+    alike = replace(window.release, coarser=())
+
+    for coarser in ((two, one, total), (one, total), (one, one, total), (one, two, two), (one, total, two)):
+        with pytest.raises(QuestionError):
+            replace(window, release=replace(window.release, coarser=coarser))
+    with pytest.raises(QuestionError, match=r"allowed: 2 dimensions or more, of 2 values or more each"):
+        replace(window, domain=single)
+    assert replace(window, domain=single, release=alike).values == 2
+    assert (shape_of(single), shape_of(FUELS)) == ((2, 1), None)

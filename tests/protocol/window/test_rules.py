@@ -17,11 +17,21 @@ from fleetcount_mechanisms.responses import (
 )
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
-from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.layout import fraction_bytes
 from fleetcount_protocol.window.domain import Bins, Categories, SquareGrid
-from fleetcount_protocol.window.fields import CoarserLevel, Mode, Release, ReleaseKind, UploadStyle
-from fleetcount_protocol.window.window import Window, context_of, opened_outputs, operator_key, prio3_for
+from fleetcount_protocol.window.fields import CoarserLevel, LevelKind, Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.window import (
+    Window,
+    context_of,
+    decode_window,
+    opened_count,
+    opened_outputs,
+    opened_ranges,
+    operator_key,
+    prio3_for,
+)
 
 from tests.support.protocol_samples import (
     aggregator,
@@ -299,9 +309,19 @@ def test_one_sided_release_has_one_threshold_a_cell(thresholds: tuple[int, ...])
         one_round_window(Mode.RESPONSE, release=ONE_SIDED)
 
 
+ZOOM, SUM = LevelKind.ZOOM, (LevelKind.WEIGHTED, 0)
+
+
 def at(*sides: int | None, noise: Fraction = Fraction(1)) -> tuple[CoarserLevel, ...]:
     """Return levels of these sides above the cells, None being the total."""
-    return tuple(CoarserLevel(side=side, noise=noise) for side in sides)
+    zoom, total = LevelKind.ZOOM, LevelKind.TOTAL
+    levels = [(total, 0) if side is None else (zoom, side) for side in sides]
+    return tuple(CoarserLevel(kind=kind, number=number, noise=noise) for kind, number in levels)
+
+
+def rows(*levels: tuple[LevelKind, int], noise: Fraction = Fraction(1)) -> tuple[CoarserLevel, ...]:
+    """Return levels above the cells, each a kind and a number."""
+    return tuple(CoarserLevel(kind=kind, number=number, noise=noise) for kind, number in levels)
 
 
 @pytest.mark.parametrize(
@@ -334,6 +354,13 @@ def at(*sides: int | None, noise: Fraction = Fraction(1)) -> tuple[CoarserLevel,
             {"kind": ReleaseKind.GEOMETRIC, "noise_epsilon": Fraction(1), "noise_variance": None},
             "noise of 2 bins together is 662, allowed",
         ),
+        ("direct_mean", {"coarser": rows(SUM, SUM)}, "the weighted sum is asked behind weighted, allowed"),
+        ("direct_mean", {"coarser": rows(SUM, (ZOOM, 2))}, "2 points together is asked behind weighted, allowed"),
+        ("direct_mean", {"coarser": rows((LevelKind.WEIGHTED, 2))}, "the weighted sum has the number 2, allowed: 0"),
+        ("direct_mean", {"coarser": rows((LevelKind.TOTAL, 2))}, "the total has the number 2, allowed: 0"),
+        ("direct_mean", {"coarser": rows((ZOOM, 2))}, "2 values together are asked of 9 values in order, allowed: 1"),
+        ("direct", {"coarser": rows(SUM)}, "a weighted sum is asked of Categories, allowed: of Numbers"),
+        ("direct_mean", {"coarser": rows((LevelKind.MARGIN, 1))}, "margins are asked of Numbers, allowed: of a table"),
         ("sampling_zooms", {"kind": ReleaseKind.EXACT, "noise_epsilon": None}, "an exact release has squares of 2"),
         ("one_sided_zooms", {"thresholds": (3,) * 8}, "release has 8 thresholds, not 10"),
     ],
@@ -392,6 +419,52 @@ def test_a_larger_square_is_named_by_its_place_and_how_many_times_the_side_it_ha
         "0,1/4",
     ]
     assert window.design.cell_count == 42
+
+
+def test_points_together_are_named_by_the_first_and_the_last() -> None:
+    window, mean = every_window()["numbers_zooms"], every_window()["direct_mean"]
+
+    named = {1: "0 km/h", 8: "35 km/h", 9: "0 to 5 km/h", 12: "30 to 35 km/h", 13: "0 to 15 km/h", 15: "total"}
+    assert {cell: window.label(cell) for cell in named} == named
+    assert [mean.label(cell) for cell in (9, 10, 11)] == ["30.5 km/h", "weighted sum", "total"]
+    for cell in (0, 12):
+        with pytest.raises(QuestionError, match=f"cell is {cell}, allowed: 1 to 11"):
+            mean.label(cell)
+
+
+def test_a_weighted_sum_is_of_direct_numbers_alone() -> None:
+    numbers = every_window()["direct_mean"]
+    die = SamplingDie.uniform(Fraction(1, 4), 9)
+
+    with pytest.raises(QuestionError, match="a weighted sum is asked of sampling answers, allowed: of direct ones"):
+        sampling_window(domain=numbers.domain, mechanism=die, release=numbers.release)
+    one_sided = Release(
+        kind=ReleaseKind.ONE_SIDED,
+        noise_epsilon=Fraction(1),
+        level=Fraction(9, 10),
+        thresholds=(3,) * 10,
+        coarser=rows(SUM),
+    )
+    with pytest.raises(QuestionError, match="a weighted sum is asked of one-sided answers, allowed: of direct ones"):
+        replace(numbers, release=one_sided)
+
+
+@pytest.mark.parametrize("code", [132, 143, 145, 255])
+def test_an_unknown_level_is_refused(code: int) -> None:
+    window = every_window()["direct_mean"]
+    data, level = window.canonical, b"\x90" + fraction_bytes(window.release.coarser[0].noise)
+
+    assert data.count(level) == 1
+    assert decode_window(data) == window
+    with pytest.raises(DecodeError, match=f"window names the unknown level {code}"):
+        decode_window(data.replace(level, bytes([code]) + level[1:]))
+
+
+def test_a_report_adds_to_an_opened_number_what_its_level_says() -> None:
+    window = every_window()["direct_mean"]
+
+    assert [(count, each) for _, count, each in opened_ranges(window)] == [(9, (0, 1)), (1, (-8, 8)), (1, (0, 1))]
+    assert sum(count for _, count, _ in opened_ranges(window)) == opened_count(window)
 
 
 def test_a_total_is_the_last_cell_and_no_category_is_called_like_it() -> None:

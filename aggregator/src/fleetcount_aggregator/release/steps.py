@@ -31,7 +31,7 @@ from fleetcount_protocol.release.commitments import (
     open_noised_shares,
 )
 from fleetcount_protocol.release.record import ReleaseRecord, decode_record, sign_record, verify_record_signatures
-from fleetcount_protocol.window.window import decode_window, opened_count, opened_noise
+from fleetcount_protocol.window.window import decode_window, opened_count, opened_noise, opened_ranges
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import close_intake, sealed_digest
@@ -228,9 +228,9 @@ class ReleaseSteps:
                 check_commitment(made, share)
             outputs = open_noised_shares(shares, opened_count(window.asked))
             reports, start = await self._count(window), 0
-            for law, count in opened_noise(window.asked):
+            for law, count, each in opened_ranges(window.asked):
                 bound = noise_bound(law, len(shares))
-                check_range(outputs[start : start + count], bound=bound, reports=reports)
+                check_range(outputs[start : start + count], bound=bound, reports=reports, each=each)
                 start += count
         except (DecodeError, VerificationFailed, UsageError) as error:
             # VerificationFailed names the failed check; the text of another error may contain a number, which is

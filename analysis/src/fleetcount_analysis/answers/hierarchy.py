@@ -20,7 +20,7 @@ pure loss is 2 sum e1_l (geometric). L levels of variance s have the rho of one 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
 
@@ -109,9 +109,13 @@ def levels_of_grid(columns: int, rows: int, levels: int) -> Pyramid:
 
 @lru_cache(maxsize=16)
 def pyramid_of(levels: Levels) -> Pyramid:
-    """Return the levels of a release as a pyramid, from coarse to fine."""
-    parents = [np.array(levels.parents(level)) for level in range(levels.count - 1)]
-    return Pyramid(sizes=levels.sizes[::-1], parents=tuple(parents[::-1]))
+    """Return the levels of a release that divide one another as a pyramid, from coarse to fine.
+
+    Margins and a weighted sum are left out: they divide no other level.
+    """
+    nested = replace(levels, margins=(), weighted=False)
+    parents = [np.array(nested.parents(level)) for level in range(nested.count - 1)]
+    return Pyramid(sizes=nested.sizes[::-1], parents=tuple(parents[::-1]))
 
 
 def even_variances(pyramid: Pyramid, rho: Fraction) -> tuple[Fraction, ...]:

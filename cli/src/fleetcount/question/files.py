@@ -181,7 +181,7 @@ def _release_line(question: Question) -> str:
     if question.design.noised:
         strength = f"each aggregator's noise: {noise.name}, {_sd(noise)}"
     counted = f", counted at {zooms} zooms in one report" if zooms > 1 else ""
-    names = [level_words(question.domain, one.side) for one in question.release.coarser]
+    names = [level_words(question.domain, one) for one in question.release.coarser]
     own = [f"{name} {_sd(law)}" for name, law in zip(names, question.design.coarser, strict=False) if law != noise]
     counted += "; the total of all cells has a number of its own" * question.release.total
     others = f" ({', '.join(own)})" if own else ""

@@ -249,9 +249,9 @@ def _markov(loss: Callable[[int], Fraction], epsilon: Fraction) -> Fraction:
 
 def _moved_chance(move: Move, windows: int, epsilon: Fraction) -> Fraction:
     """Return a bound on the chance that the numbers of a move lose more than epsilon together, over so many windows."""
-    if len(set(move)) > 1:
+    noise, moved = move[0][0], windows * len(move)
+    if set(move) != {(noise, 1)}:
         return _markov(lambda order: windows * move_divergence(move, order), epsilon)
-    noise, moved = move[0], windows * len(move)
     if isinstance(noise, TwoSidedNoise):
         # Each loses e1 with chance 1/(1+e**-e1), else -e1 (F1).
         up = 1 / (1 + near_exp(-noise.epsilon))

@@ -176,13 +176,15 @@ def noise_bound(noise: NoiseLaw, aggregators: int) -> int:
     return aggregators * -(-_TAIL_EXPONENT * noise.epsilon.denominator // noise.epsilon.numerator)
 
 
-def check_range(values: Iterable[int], *, bound: int, reports: int) -> None:
-    """Refuse opened numbers outside [-B, reports + B], which cannot be sums of shares and noise.
+def check_range(values: Iterable[int], *, bound: int, reports: int, each: tuple[int, int] = (0, 1)) -> None:
+    """Refuse opened numbers that cannot be sums of shares and noise, such as counts outside [-B, reports + B].
 
-    The number of reports is secret, so no message shows it.
+    `each` is the least and the most that a report adds to such a number. The number of reports is secret, so no message
+    shows it.
 
     Raises:
         VerificationFailed: a number is outside, so an aggregator did not add its share and its noise.
     """
-    if any(not -bound <= value <= reports + bound for value in values):
+    least, most = (reports * one for one in each)
+    if any(not least - bound <= value <= most + bound for value in values):
         raise VerificationFailed("an opened number is outside what the reports and the noise allow")

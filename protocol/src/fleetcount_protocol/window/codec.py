@@ -13,6 +13,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId
 from fleetcount_protocol.layout import Reader, fraction_bytes, text_bytes, uint
 from fleetcount_protocol.limits import (
     MAX_AGGREGATORS,
+    MAX_DIMENSIONS,
     MAX_ENDPOINT_BYTES,
     MAX_TEXT_BYTES,
     MAX_WINDOW_BYTES,
@@ -42,6 +43,7 @@ from fleetcount_protocol.window.fields import (
     Aggregator,
     CoarserLevel,
     HpkeKey,
+    LevelKind,
     Mode,
     QuestionRef,
     Release,
@@ -323,7 +325,7 @@ def _encode_release(release: Release) -> bytes:
     noise = b"" if number is None else fraction_bytes(number)
     thresholds = b"".join(uint(threshold, 4) for threshold in release.thresholds)
     # The levels above the cells follow the noise of the cells, if there are any; levels need noise.
-    levels = b"".join(uint(one.side or 0, 1) + fraction_bytes(one.noise) for one in release.coarser)
+    levels = b"".join(_encode_level(one) for one in release.coarser)
     several = uint(len(release.coarser), 1) + levels if levels else b""
     head = uint(release.kind.value, 1) + uint(bool(noise) + bool(several), 1) + noise + several
     return head + fraction_bytes(release.level) + uint(len(release.thresholds), 2) + thresholds
@@ -343,10 +345,39 @@ def _read_release(reader: Reader) -> Release:
     )
 
 
+_TOTAL: Final = 0
+_MARGINS: Final = 128
+"""The margin of dimension d is 128 + d; what is below is the side of a zoom, but for the total."""
+_WEIGHTED: Final = 144
+
+
+def _encode_level(level: CoarserLevel) -> bytes:
+    number = {
+        LevelKind.ZOOM: level.number,
+        LevelKind.MARGIN: _MARGINS + level.number,
+        LevelKind.WEIGHTED: _WEIGHTED,
+        LevelKind.TOTAL: _TOTAL,
+    }[level.kind]
+    return uint(number, 1) + fraction_bytes(level.noise)
+
+
 def _read_coarser(reader: Reader) -> tuple[CoarserLevel, ...]:
-    """Return the levels above the cells: the side of a level's squares, 0 for the total, and the noise of each."""
-    count = reader.count(1, 1, MAX_ZOOMS)
-    return tuple(CoarserLevel(side=reader.uint(1) or None, noise=reader.fraction()) for _ in range(count))
+    """Return the levels above the cells: which each is, and the noise of its numbers."""
+    return tuple(_read_level(reader) for _ in range(reader.count(1, 1, MAX_ZOOMS)))
+
+
+def _read_level(reader: Reader) -> CoarserLevel:
+    number = reader.uint(1)
+    kind, place = LevelKind.ZOOM, number
+    if number == _TOTAL:
+        kind, place = LevelKind.TOTAL, 0
+    elif number == _WEIGHTED:
+        kind, place = LevelKind.WEIGHTED, 0
+    elif number > _MARGINS:
+        kind, place = LevelKind.MARGIN, number - _MARGINS
+        if place > MAX_DIMENSIONS:
+            raise DecodeError(f"window names the unknown level {number}")
+    return CoarserLevel(kind=kind, number=place, noise=reader.fraction())
 
 
 def _encode_aggregator(aggregator: Aggregator) -> bytes:

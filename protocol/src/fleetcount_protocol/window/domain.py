@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.randomness import RandomSource, rounded_at_random
 
 from fleetcount_protocol.errors import QuestionError
@@ -26,7 +24,7 @@ MAX_VALUES: Final = 4095
 """Largest V: explicit shares go up to L = V + 1 = 4,096 elements (docs/wire.md, "Sizes")."""
 
 MAX_OPENED: Final = 2 * MAX_VALUES
-"""More numbers no release opens: bins of all zooms, each half as many as before, and the total."""
+"""More numbers no release opens: bins of all zooms, each half as many as before, and the total; or margins, and it."""
 
 
 def _check_count(values: int, what: str) -> None:
@@ -132,10 +130,32 @@ class Numbers:
         """Return the point with its unit, for example '12.5 km/h'; a point without a decimal is a fraction."""
         return f"{decimal_text(self._point(value))} {self.unit}".rstrip()
 
+    def coarser(self, together: int) -> "Together":
+        """Return so many neighbouring points as one each, of which V must be a multiple."""
+        return Together(numbers=self, each=together)
+
     def beyond(self, low: Fraction | None, high: Fraction | None) -> bool:
         """Return whether no number from `low` to `high` is ever a value; None is an end that is not known."""
         outside = (high is not None and high < self.low) or (low is not None and low > self.high)
         return outside and self.outside is Outside.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Together:
+    """Neighbouring points of numbers, so many together: what a larger cell of numbers counts."""
+
+    numbers: Numbers
+    each: int
+
+    @property
+    def values(self) -> int:
+        """How many such cells there are."""
+        return self.numbers.values // self.each
+
+    def label(self, value: int) -> str:
+        """Return the first and the last point, for example '0 to 12.5 km/h'."""
+        first, last = (self.numbers.points[place] for place in ((value - 1) * self.each, value * self.each - 1))
+        return f"{decimal_text(first)} to {decimal_text(last)} {self.numbers.unit}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -455,27 +475,3 @@ def value_of(domain: SingleDomain, signal: Signal, source: RandomSource) -> int:
     if isinstance(domain, Numbers):
         return rounded_at_random(source, domain.place_of(signal))
     return domain.value_of(signal)
-
-
-def levels_of(domain: ValueDomain, sides: tuple[int, ...] = (1,), *, total: bool = False) -> Levels:
-    """Return the levels at which the values of a domain are counted: larger squares or more bins, and a total.
-
-    `sides` are how many times the side of a cell the squares of a level have, or how many bins are together.
-
-    Raises:
-        QuestionError: a domain whose values lie in no larger ones, such as a grid of a single row; squares or bins that
-            do not fill it; or a total of a single value.
-    """
-    grid, zoomed = None, False
-    if isinstance(domain, SquareGrid):
-        # Squares in a line have larger cells, but these are no squares.
-        grid, zoomed = (domain.columns, domain.rows), domain.columns > 1 < domain.rows
-    elif isinstance(domain, Bins):
-        grid, zoomed = (domain.values, 1), True
-    if len(sides) > 1 and not zoomed:
-        what = f"a grid of {grid[0]} by {grid[1]} squares" if grid else type(domain).__name__
-        raise QuestionError(f"zooms are asked of {what}, allowed: 1; bins and grids of several rows have more")
-    try:
-        return Levels(domain.values, grid, sides, total)
-    except MechanismError as error:
-        raise QuestionError(str(error)) from None

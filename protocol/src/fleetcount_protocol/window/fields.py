@@ -19,10 +19,13 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId
-from fleetcount_protocol.window.domain import Bins, Part, SquareGrid, ValueDomain, levels_of, parts_of
+from fleetcount_protocol.window.domain import Bins, Cross, Numbers, Part, SquareGrid, ValueDomain, parts_of
+from fleetcount_protocol.window.levels import levels_of
 
 TOTAL_LABEL: Final = "total"
 """The name of the total of all cells, which no cell has."""
+WEIGHTED_LABEL: Final = "weighted sum"
+"""The name of the weighted sum of numbers."""
 
 
 class Mode(enum.Enum):
@@ -75,32 +78,62 @@ class ReleaseKind(enum.Enum):
         return self.name.lower().replace("_", "-")
 
 
+class LevelKind(enum.Enum):
+    """What the numbers of a level above the cells count, in the order in which such levels are opened."""
+
+    ZOOM = 1
+    MARGIN = 2
+    WEIGHTED = 3
+    TOTAL = 4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoarserLevel:
-    """A level above the cells: squares of `side` times the side or `side` bins together; with None the total.
+    """A level above the cells: larger cells, the margin of a table's dimension, the weighted sum or the total.
 
-    `noise` is the parameter of each aggregator's noise on every number of the level: a variance where the release has
-    one, else an epsilon.
+    `number` is of a zoom how many times the side of a cell its squares have, or how many bins or points are together,
+    of a margin the dimension from 1 on, else 0. `noise` is the parameter of each aggregator's noise on every number of
+    the level: a variance where the release has one, else an epsilon.
     """
 
-    side: int | None
+    kind: LevelKind
+    number: int = 0
     noise: Fraction
+
+    @property
+    def name(self) -> str:
+        """The level's name in records: the number of a zoom, as "2", "margin 1", "weighted sum" or "total"."""
+        named = {
+            LevelKind.MARGIN: f"margin {self.number}",
+            LevelKind.WEIGHTED: WEIGHTED_LABEL,
+            LevelKind.TOTAL: TOTAL_LABEL,
+        }
+        return named.get(self.kind, str(self.number))
 
 
 def coarser_levels(levels: Levels, laws: Sequence[NoiseLaw]) -> tuple[CoarserLevel, ...]:
     """Return the levels above the cells as a release names them, from the noise of each."""
-    sides = (*levels.sides[1:], *((None,) * levels.total))
+    named = [(LevelKind.ZOOM, side) for side in levels.sides[1:]]
+    named += [(LevelKind.MARGIN, dimension) for dimension, _ in enumerate(levels.margins, start=1)]
+    named += [(LevelKind.WEIGHTED, 0)] * levels.weighted + [(LevelKind.TOTAL, 0)] * levels.total
     return tuple(
-        CoarserLevel(side=side, noise=next(iter(law.parameters.values())))
-        for side, law in zip(sides, laws, strict=True)
+        CoarserLevel(kind=kind, number=number, noise=next(iter(law.parameters.values())))
+        for (kind, number), law in zip(named, laws, strict=True)
     )
 
 
-def level_words(domain: ValueDomain, side: int | None) -> str:
-    """Return what a level above the cells counts, for people: larger squares, bins together, or with None the total."""
-    if side is None:
-        return "the total"
-    return f"{side} bins together" if isinstance(domain, Bins) else f"squares of {side} times the side"
+def level_words(domain: ValueDomain, level: CoarserLevel) -> str:
+    """Return what a level above the cells counts, for people: larger cells, a margin, the weighted sum, the total."""
+    match level.kind:
+        case LevelKind.ZOOM if isinstance(domain, Bins | Numbers):
+            return f"{level.number} {'bins' if isinstance(domain, Bins) else 'points'} together"
+        case LevelKind.ZOOM:
+            return f"squares of {level.number} times the side"
+        case LevelKind.MARGIN:
+            of = domain.parts[level.number - 1 : level.number] if isinstance(domain, Cross) else ()
+            return f"the margin of {of[0].signal}" if of else level.name
+        case LevelKind.WEIGHTED | LevelKind.TOTAL:
+            return f"the {level.name}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +145,7 @@ class Release:
     its place, the parameter s of N_Z(0, s), which is None for every other kind. `level` is the level of the published
     intervals, strictly between 0 and 1. `thresholds` has, for `ONE_SIDED` only, the largest safe count of each
     published cell. `coarser` has the levels that are opened behind the cells 1..V: larger squares of a grid or more
-    bins together, the smallest first, and last the total.
+    bins or points together, the smallest first, or the margins of a table, then the weighted sum, and last the total.
     """
 
     kind: ReleaseKind
@@ -124,13 +157,23 @@ class Release:
 
     @property
     def sides(self) -> tuple[int, ...]:
-        """How many times the side of a cell the squares of every zoom have, or how many bins, the cells first."""
-        return (1, *(level.side for level in self.coarser if level.side is not None))
+        """How many times the side of a cell every zoom has, or how many bins or points, the cells first."""
+        return (1, *(level.number for level in self.coarser if level.kind is LevelKind.ZOOM))
+
+    @property
+    def margins(self) -> tuple[int, ...]:
+        """The dimensions of a table whose margins are opened, from 1 on."""
+        return tuple(level.number for level in self.coarser if level.kind is LevelKind.MARGIN)
+
+    @property
+    def weighted(self) -> bool:
+        """Whether the weighted sum of numbers is opened."""
+        return any(level.kind is LevelKind.WEIGHTED for level in self.coarser)
 
     @property
     def total(self) -> bool:
         """Whether the total of all cells is opened."""
-        return any(level.side is None for level in self.coarser)
+        return any(level.kind is LevelKind.TOTAL for level in self.coarser)
 
     @property
     def noise(self) -> NoiseLaw:
@@ -154,6 +197,26 @@ class Release:
         if self.kind is ReleaseKind.GAUSSIAN:
             return GaussianNoise(given)
         return OneSidedNoise(given) if self.kind is ReleaseKind.ONE_SIDED else TwoSidedNoise(given)
+
+
+def opened_levels(domain: ValueDomain, release: Release) -> Levels:
+    """Return the levels that a release of a domain opens.
+
+    Raises:
+        QuestionError: as `levels_of`.
+    """
+    margins = bool(release.margins)
+    return levels_of(domain, release.sides, margins=margins, weighted=release.weighted, total=release.total)
+
+
+def _label_in(domain: ValueDomain, level: CoarserLevel, place: int) -> str:
+    """Return the name of a number of a level above the cells, from 1 on."""
+    if level.kind is LevelKind.MARGIN and isinstance(domain, Cross):
+        return domain.margin_label(level.number - 1, place)
+    if level.kind is LevelKind.ZOOM and isinstance(domain, SquareGrid | Bins | Numbers):
+        named = domain.coarser(level.number).label(place)
+        return f"{named}/{level.number}" if isinstance(domain, SquareGrid) else named
+    return level.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,19 +309,22 @@ class WindowFields:
             noise=self.release.noise,
             values=self.values,
             aggregators=len(self.aggregators),
-            levels=levels_of(self.domain, self.release.sides, total=self.release.total),
+            levels=opened_levels(self.domain, self.release),
             coarser=self.release.coarser_noise,
         )
 
     def label(self, cell: int) -> str:
-        """Return the name of a published cell: a value 1..V; above V larger ones like '0,1/2', last 'total'."""
-        domain, place = self.domain, cell
-        for side in self.release.sides:
-            above = domain.coarser(side) if isinstance(domain, SquareGrid | Bins) else domain
-            if place <= above.values:
-                return above.label(place) + (f"/{side}" if side > 1 and isinstance(domain, SquareGrid) else "")
-            place -= above.values
-        return TOTAL_LABEL
+        """Return the name of a published number: a value 1..V; above V those of the levels, as '0,1/2' or 'total'.
+
+        Raises:
+            QuestionError: no such number.
+        """
+        place = cell
+        for level, size in zip((None, *self.release.coarser), self.design.levels.sizes, strict=True):
+            if 1 <= place <= size:
+                return self.domain.label(place) if level is None else _label_in(self.domain, level, place)
+            place -= size
+        raise QuestionError(f"cell is {cell}, allowed: 1 to {self.design.cell_count}")
 
     @property
     def two_instalments(self) -> bool:

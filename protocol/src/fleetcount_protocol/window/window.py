@@ -44,20 +44,22 @@ from fleetcount_protocol.window.domain import (
     Numbers,
     SingleDomain,
     SquareGrid,
-    levels_of,
 )
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
     MODE_FORMS,
     TOTAL_LABEL,
     Aggregator,
+    CoarserLevel,
     HpkeKey,
+    LevelKind,
     Mode,
     Release,
     ReleaseKind,
     UploadStyle,
     WindowFields,
     level_words,
+    opened_levels,
 )
 from fleetcount_protocol.window.keys import check_hpke_public_key, check_signing_public_key
 from fleetcount_protocol.window.signal import check_signal
@@ -267,23 +269,34 @@ def _check_release(window: WindowFields) -> None:
 
 
 def _check_levels(window: WindowFields) -> None:
-    release = window.release
-    for place, level in enumerate(release.coarser, start=1):
+    release, before = window.release, LevelKind.ZOOM
+    for level in release.coarser:
         require(
-            level.side is None or type(level.side) is int,
-            f"a level of side {str(level.side)[:40]!a} is asked, allowed: a whole number",
+            type(level.number) is int,
+            f"a level of side {str(level.number)[:40]!a} is asked, allowed: a whole number",
         )
-        what = level_words(window.domain, level.side)
+        what = level_words(window.domain, level)
         require(release.kind is not ReleaseKind.EXACT, f"an exact release has {what}, allowed: the cells alone")
-        last = place == len(release.coarser)
-        require(level.side is not None or last, "the total stands before other levels, allowed: as the last one")
+        _check_place(level, before, what)
+        before = level.kind
         noise = check_fraction(f"noise of {what}", level.noise)
         fits = release.kind is ReleaseKind.GAUSSIAN or _SMALLEST_EPSILON <= noise <= MAX_EPSILON
         require(fits, f"noise of {what} is {noise}, allowed: {_SMALLEST_EPSILON} to {MAX_EPSILON}")
     named = isinstance(window.domain, Categories) and TOTAL_LABEL in window.domain.names
     require(not (release.total and named), f"a total is asked beside a category {TOTAL_LABEL!r}, allowed: other names")
-    levels = levels_of(window.domain, release.sides, total=release.total)
+    levels = opened_levels(window.domain, release)
+    dimensions = tuple(range(1, len(levels.margins) + 1))
+    require(release.margins == dimensions, f"margins are {release.margins}, allowed: {dimensions}, each once, in order")
     _check_thresholds(release, levels.opened)
+
+
+def _check_place(level: CoarserLevel, before: LevelKind, what: str) -> None:
+    require(before is not LevelKind.TOTAL, "the total stands before other levels, allowed: as the last one")
+    single = level.kind is LevelKind.WEIGHTED
+    fits = level.kind.value > before.value or (level.kind is before and not single)
+    require(fits, f"{what} is asked behind {before.name.lower()}, allowed: zooms, margins, the weighted sum, the total")
+    alone = level.kind in (LevelKind.WEIGHTED, LevelKind.TOTAL)
+    require(not (alone and level.number), f"{what} has the number {level.number}, allowed: 0")
 
 
 def _check_thresholds(release: Release, cells: int) -> None:
@@ -446,6 +459,21 @@ def opened_noise(window: Window) -> tuple[tuple[NoiseLaw, int], ...]:
     """
     participants = ((window.design.noise, 1),) if window.question.noised_participants else ()
     return drawn_at_once((*window.design.opened_noise, *participants))
+
+
+def opened_ranges(window: Window) -> tuple[tuple[NoiseLaw, int, tuple[int, int]], ...]:
+    """Return (law, how many numbers in a row, the least and the most that a report adds to each), as they are opened.
+
+    A report adds 0 or 1 to a number, to the weighted sum -(V - 1) to V - 1.
+    """
+    design, furthest = window.design, window.values - 1
+    found = [(law, size, (0, 1)) for law, size in zip(design.laws, design.levels.sizes, strict=True)]
+    found[0] = (design.noise, design.summed_count, (0, 1))
+    if design.levels.weighted:
+        place = design.levels.count - 1 - design.levels.total
+        found[place] = (design.laws[place], 1, (-furthest, furthest))
+    participants = [(design.noise, 1, (0, 1))] * window.question.noised_participants
+    return (*found, *participants)
 
 
 def prio3_for(window: Window) -> "Prio3":

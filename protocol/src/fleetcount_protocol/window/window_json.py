@@ -6,7 +6,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.window.codes import CodeForm
 from fleetcount_protocol.window.domain import Cross, Numbers, Part, Prefixes, SquareGrid, ValueDomain
-from fleetcount_protocol.window.fields import Aggregator, CoarserLevel
+from fleetcount_protocol.window.fields import Aggregator, CoarserLevel, LevelKind
 from fleetcount_protocol.window.window import Window
 
 
@@ -70,7 +70,8 @@ def _part_to_json(part: Part) -> dict[str, Any]:
 
 
 def _level_to_json(level: CoarserLevel) -> dict[str, Any]:
-    return {"side": "total" if level.side is None else level.side, "noise": str(level.noise)}
+    named = {"side": level.number} if level.kind is LevelKind.ZOOM else {"level": level.name}
+    return {**named, "noise": str(level.noise)}
 
 
 def _mechanism_to_json(window: Window) -> dict[str, Any] | None:

@@ -23,6 +23,7 @@ from fleetcount_mechanisms.accounting.question_losses import part_loss, question
 from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.design import MOST_AGGREGATORS
+from fleetcount_mechanisms.moves import moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_transport.settings import UnfitKeyError, setting, settings
 from fleetcount_transport.toml_table import Table
@@ -171,15 +172,18 @@ def _loss(case: Case, ways: Ways, units: int, delta: Fraction) -> float:
 def _best_rate(case: Case, windows: int, honest: int) -> float | None:
     """Return the best rate between two ways of a direct answer that differ in so many windows, one noise unknown.
 
-    Geometric: n = cells * windows ratios of e^+e1 or e^-e1 each, exact. Gaussian: Phi(sqrt(n/s)/2), the limit for many
-    windows or wide noise.
+    Geometric: n = cells * windows ratios of e^+e1 or e^-e1 each, exact; None for levels of other noise or numbers that
+    move further. Gaussian: Phi(sqrt(sum of d**2/s)/2), the limit for many windows or wide noise.
     """
     design = case.design
     if design.form is not AnswerForm.TRUTH or honest != 1:
         return None
-    copies = len(design.moves[0]) * windows
     if isinstance(design.noise, GaussianNoise):
-        return float(scipy.stats.norm.cdf(math.sqrt(copies / float(design.noise.variance)) / 2))
+        return float(scipy.stats.norm.cdf(math.sqrt(2 * windows * float(moves_rho(design.moves))) / 2))
+    moved = design.moves[0]
+    if set(moved) != {(design.noise, 1)}:
+        return None
+    copies = len(moved) * windows
     up = 1 / (1 + math.exp(-float(cast("Fraction", design.noise.epsilon))))
     above, even = (
         float(scipy.stats.binom.sf(copies // 2, copies, up)),

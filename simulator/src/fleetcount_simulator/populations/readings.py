@@ -76,7 +76,8 @@ def _counts(keys: Keys, columns: Columns) -> Integers:
     roles = {name: Column(name=name, form="reading") for names in columns.names for name in names}
     if keys.count is not None:
         roles[_COUNT] = Column(name=keys.count, form="number", low=0, high=MAX_DEVICES)
-    found, known = np.zeros(columns.cross.values + 1, dtype=np.int64), [{} for _ in columns.names]
+    found = np.zeros(columns.cross.values + 1, dtype=np.int64)
+    known: list[dict[tuple[str, ...], int]] = [{} for _ in columns.names]
     for batch in read_table(keys.file, roles):
         values = np.array(_values(batch, columns, known), dtype=np.int64)
         np.add.at(found, values, 1 if keys.count is None else _whole(batch, keys.count))

@@ -47,8 +47,12 @@
       unit = reader.text(0, 200);
     require(low.compare(high) < 0, "low is " + low + ", allowed: below high = " + high);
     const step = high.minus(low).times(Fraction.of(1, values - 1));
-    const label = (value) => (low.plus(step.times(Fraction.of(value - 1))).decimal + " " + unit).trimEnd();
-    return { kind: "numbers", values, label, low, high, unit, outside };
+    const point = (value) => low.plus(step.times(Fraction.of(value - 1))).decimal;
+    const label = (value) => (point(value) + " " + unit).trimEnd();
+    const span = (from, to) => (point(from) + " to " + point(to) + " " + unit).trimEnd();
+    const coarser = (side) => ({ values: values / side, label: (value) => span((value - 1) * side + 1, value * side) });
+    const larger = (side) => side + " points together";
+    return { kind: "numbers", values, label, coarser, larger, low, high, unit, outside };
   }
 
   function readCategories(reader) {
@@ -221,7 +225,12 @@
     const behind = (place) => shape.slice(place + 1).reduce((product, size) => product * size, 1);
     const apart = (value) => shape.map((size, place) => (Math.floor((value - 1) / behind(place)) % size) + 1);
     const label = (value) => apart(value).map((one, place) => parts[place].label(one)).join(BETWEEN);
-    return { kind: "cross", values, label, parts, signals, shape };
+    /* The values of one part, whatever the others are: "*" stands for these. */
+    const margin = (dimension) => {
+      const named = (value) => shape.map((_, place) => (place === dimension ? parts[place].label(value) : "*"));
+      return { values: shape[dimension], label: (value) => named(value).join(BETWEEN) };
+    };
+    return { kind: "cross", values, label, margin, parts, signals, shape };
   }
 
   const READERS = {

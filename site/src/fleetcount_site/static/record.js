@@ -39,16 +39,18 @@
     return { raw, low, high };
   }
 
-  /* Behind values 1..V stand larger squares, as in "0,1/2", or more bins, and last the total. */
+  /* Behind values 1..V stand larger squares, as in "0,1/2", more bins or points, margins, the weighted sum, the total. */
   function labelOf(window, value) {
     const { domain, release } = window;
     if (value <= domain.values) return domain.label(value);
     let at = value - domain.values;
-    for (const { side } of release.coarser) {
-      if (!side) break;
-      const above = domain.coarser(side);
-      if (at <= above.values) return above.label(at);
-      at -= above.values;
+    for (const { kind, side, dimension } of release.coarser) {
+      if (kind === "weighted" && at-- === 1) return "weighted sum";
+      if (side || dimension) {
+        const above = side ? domain.coarser(side) : domain.margin(dimension - 1);
+        if (at <= above.values) return above.label(at);
+        at -= above.values;
+      }
     }
     return "total";
   }

@@ -27,11 +27,17 @@
     };
     if (release.kind === "exact") return "none; the numbers that were opened are exact";
     const above = release.coarser.map(
-      ({ side, number }) => ", " + number + " on " + (side ? domain.larger(side) : "the total"),
+      (level) => ", " + level.number + " on " + levelText(domain, level),
     );
     return (
       "each of " + aggregators.length + " aggregators added its own " + each[release.kind] + release.number + above.join("")
     );
+  }
+
+  function levelText(domain, { kind, side, dimension }) {
+    if (side) return domain.larger(side);
+    if (dimension) return "the margin of " + domain.signals[dimension - 1];
+    return kind === "weighted" ? "the weighted sum" : "the total";
   }
 
   function answerText({ mode, mechanism }) {

@@ -112,10 +112,7 @@
     const kind = KINDS[reader.count(1, 1, 4)],
       noised = reader.count(1, 0, 2);
     const number = noised ? reader.fraction() : null;
-    /* The levels above the cells: the side of a level's squares or how many bins, 0 for the total, and its noise. */
-    const coarser = noised === 2 ? Array.from({ length: reader.count(1, 1, 8) }, () => {
-      return { side: reader.uint(1), number: reader.fraction() };
-    }) : [];
+    const coarser = noised === 2 ? Array.from({ length: reader.count(1, 1, 8) }, () => readLevel(reader)) : [];
     const level = reader.fraction();
     const thresholds = Array.from({ length: reader.count(2, 0, 8190) }, () => reader.uint(4));
     return { kind, number, coarser, level, thresholds };
@@ -131,31 +128,64 @@
       high);
   }
 
-  /* Returns how many numbers the levels above the cells have: larger squares or more bins, and last the total. */
+  const [MARGINS, DIMENSIONS, WEIGHTED] = [128, 3, 144];
+
+  /* A level above the cells: the side of a zoom's squares or how many of a line, a margin, the weighted sum, 0 for the
+     total; then its noise. `order` is where such levels stand. */
+  function readLevel(reader) {
+    const code = reader.uint(1),
+      number = reader.fraction();
+    if (!code) return { kind: "total", order: 4, number };
+    if (code === WEIGHTED) return { kind: "weighted", order: 3, number };
+    if (code <= MARGINS) return { kind: "zoom", order: 1, side: code, number };
+    require(code <= MARGINS + DIMENSIONS, "window names the unknown level " + code);
+    return { kind: "margin", order: 2, dimension: code - MARGINS, number };
+  }
+
+  /* Returns how many numbers the levels above the cells have: larger cells or margins, the weighted sum, the total. */
   function checkLevels(window) {
     const { release, domain, mode } = window,
       { kind, coarser } = release;
-    let [cells, last] = [0, 1];
+    let [cells, side, order] = [0, 1, 0];
     require(!coarser.length || (kind !== "exact" && mode !== "response"), "levels of " + kind + ", mode " + mode);
-    for (const { side, number } of coarser) {
-      checkNoise(kind, number);
-      require(last, "the total stands before other levels, allowed: as the last one");
-      if (side) {
-        require(domain.coarser && side > last && (side & (side - 1)) === 0, "a level of side " +
-          side +
-          ", allowed: growing powers of two, of bins and grids");
-        const { values } = domain.coarser(side);
-        require(Number.isInteger(values) && values >= 2, domain.larger(side) + " do not fill the domain");
-        cells += values;
-      } else {
-        require(domain.values > 1 && kind !== "one-sided", "a total of one value, or of one-sided counts");
-        require(!(domain.names || []).includes("total"), "a total is asked beside a category 'total'");
-        cells += 1;
-      }
-      last = side;
+    for (const level of coarser) {
+      checkNoise(kind, level.number);
+      require(order < 4, "the total stands before other levels, allowed: as the last one");
+      require(level.order > order || (level.order === order && order < 3), "levels are out of order");
+      cells += checkLevel(window, level, side);
+      [side, order] = [level.side || side, level.order];
     }
-    if (mode === "sampling" && coarser.length) checkSampledLevels(release, last === 0);
+    const margins = coarser.filter((one) => one.kind === "margin");
+    require(margins.every((one, place) => one.dimension === place + 1) && (!margins.length || margins.length === domain.parts.length), "margins are not those of all dimensions in order");
+    if (mode === "sampling" && coarser.length) checkSampledLevels(release, order === 4);
     return cells;
+  }
+
+  function checkLevel({ release, domain, mode }, level, last) {
+    const { kind } = release,
+      { side } = level,
+      direct = mode === "direct" && kind !== "one-sided";
+    if (level.kind === "zoom") {
+      require(domain.coarser && side > last && (side & (side - 1)) === 0, "a level of side " +
+        side +
+        ", allowed: growing powers of two, of bins, numbers and grids");
+      const { values } = domain.coarser(side);
+      require(Number.isInteger(values) && values >= 2, domain.larger(side) + " do not fill the domain");
+      return values;
+    }
+    if (level.kind === "margin") {
+      require(direct && domain.parts && domain.parts[level.dimension - 1], "margins of what is no table, or not direct");
+      require(last === 1 && !release.coarser.some((one) => one.kind === "weighted"), "margins beside zooms or a weighted sum");
+      require(Math.min(...domain.shape) > 1, "margins of a signal with a single value");
+      return domain.parts[level.dimension - 1].values;
+    }
+    if (level.kind === "weighted") {
+      require(direct && domain.kind === "numbers", "a weighted sum of what are no numbers, or not direct");
+      return 1;
+    }
+    require(domain.values > 1 && kind !== "one-sided", "a total of one value, or of one-sided counts");
+    require(!(domain.names || []).includes("total"), "a total is asked beside a category 'total'");
+    return 1;
   }
 
   /* What levels lose under one toss of a coin is known for equal noise, and for a total beside the cells alone. */
