@@ -5,8 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fleetcount.__main__ import run_command
-from fleetcount_protocol.window.domain import Categories, Frame
+from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Mode
+from fleetcount_protocol.window.frame import Frame
 
 from tests.support.protocol_samples import one_round_window, with_total
 from tests.support.published import GEOMETRIC, trusted_toml, write_town

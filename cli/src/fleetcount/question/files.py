@@ -26,7 +26,7 @@ from fleetcount_protocol.question.signing import (
     question_to_json,
 )
 from fleetcount_protocol.window.codes import CodeForm, Codes
-from fleetcount_protocol.window.domain import Prefixes
+from fleetcount_protocol.window.domain import Prefixes, signals_text
 from fleetcount_protocol.window.fields import level_words
 
 from fleetcount.command.base import one_line, utc
@@ -114,9 +114,10 @@ def describe_question(signed: SignedQuestion, width: int, *, explain: bool = Fal
         for one, signature in zip(question.aggregators, signed.signatures, strict=True)
     ]
     values = "1 value" if question.first_window.values == 1 else f"{question.first_window.values} values"
+    asked = f"asks {signals_text(question.parts)} in {values}"
     lines = [
         f"question {question.name!r} {question.question_id}",
-        f"asks {question.signal} in {values}, mode {question.mode.name.lower()}, deployment {question.deployment!r}",
+        f"{asked}, mode {question.mode.name.lower()}, deployment {question.deployment!r}",
         *_schedule_lines(question),
         _release_line(question),
         "aggregators: " + "; ".join(who),
@@ -222,7 +223,9 @@ def default_answer(question: Question) -> str:
 
     Of many windows also whether it takes all of it right after such a question, of which its ledger is full.
     """
-    policy = OwnerPolicy(signals=frozenset({question.signal}), allow_direct=True, allow_one_sided=True)
+    policy = OwnerPolicy(
+        signals=frozenset(part.signal for part in question.parts), allow_direct=True, allow_one_sided=True
+    )
     question = question.at_latest()
     schedule, ledger = question.schedule, Ledger()
     length_s = schedule.windows * schedule.every_s

@@ -18,8 +18,9 @@ from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_ZOOMS
-from fleetcount_protocol.window.domain import Categories, Prefixes, ValueDomain, levels_of
+from fleetcount_protocol.window.domain import Categories, Prefixes, ValueDomain
 from fleetcount_protocol.window.fields import TOTAL_LABEL, Release, ReleaseKind, coarser_levels
+from fleetcount_protocol.window.levels import levels_of
 from fleetcount_transport.settings import names_of, read_table, setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, exact_number

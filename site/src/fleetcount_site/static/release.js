@@ -36,7 +36,7 @@
 
   function levelText(domain, { kind, side, dimension }) {
     if (side) return domain.larger(side);
-    if (dimension) return "margin " + dimension;
+    if (dimension) return "the margin of " + domain.signals[dimension - 1];
     return kind === "weighted" ? "the weighted sum" : "the total";
   }
 
@@ -74,7 +74,7 @@
     );
     facts([
       ["question", window.name],
-      ["signal", window.signal],
+      [window.signals.length > 1 ? "signals" : "signal", window.signals.join(" x ")],
       ["asked", utc(window.opens) + " to " + utc(window.twoCloses)],
       ["released", utc(record.releasedAt)],
       ["answers", answerText(window)],
