@@ -101,11 +101,12 @@ def truth_of(
     as if the device had read it.
 
     A set of values makes sense only for a vector and for codes; elsewhere a set of one is that value, any other is
-    "none of them". Of several codes one is told, each with the same probability: by `choice` (`choice_of`), the same in
+    "none of them". Of more values than a direct question lets a device tell at once so many are told, each choice with
+    the same probability. Of several codes one is told, each with the same probability: by `choice` (`choice_of`), the same in
     all steps of a walk, or without it by `source`. What can never be a value is "none of them" as well; `fault_of` says
     so to the owner. A number of another unit than the question's is converted.
     """
-    domain, vector = window.domain, window.design.kind.multi_hot
+    domain, vector = window.domain, window.vector
     readings = [reading] if isinstance(reading, Reading) else reading
     if isinstance(domain, Cross):
         found = [_alone(_positions(part.domain, one, source)) for part, one in zip(domain.parts, readings, strict=True)]
@@ -116,7 +117,8 @@ def truth_of(
             return _told(domain, one, source, choice)
         positions = _positions(domain, one, source)
     if vector:
-        return tuple(int(value in positions) for value in range(1, window.values + 1))
+        told = _some(positions, window.design.levels.most, source) if window.design.levels.most > 1 else positions
+        return tuple(int(value in told) for value in range(1, window.values + 1))
     return _alone(positions)
 
 
@@ -130,6 +132,13 @@ def _positions(domain: SingleDomain, reading: Reading, source: RandomSource) -> 
         value = converted(value, way.factor, way.offset)
     values = value if isinstance(value, frozenset) else (value,)
     return {value_of(domain, one, source) for one in values} - {0}
+
+
+def _some(positions: set[int], most: int, source: RandomSource) -> set[int]:
+    left = sorted(positions)
+    while len(left) > most:
+        left.pop(uniform_below(source, len(left)))
+    return set(left)
 
 
 def _alone(positions: set[int]) -> int:

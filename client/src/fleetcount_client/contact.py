@@ -221,7 +221,7 @@ class SignalNotes:
     def note(self, window: Window, readings: Sequence[Reading]) -> str:
         """Note how each signal of a window was read; return the fault, "" for none."""
         # Of several signals each says one value, whichever answer is made of them.
-        several = window.design.kind.multi_hot and len(window.parts) == 1
+        several = window.vector and len(window.parts) == 1
         found = [self._note(*one, several=several) for one in zip(window.parts, readings, strict=True)]
         if len(found) == 1:
             return found[0]

@@ -51,7 +51,7 @@ class AnswerForm(Enum):
     TWO_ROUNDS = "two rounds"
     """A position 0..V in each of two rounds; what adds up is round two minus round one (Sampling Privacy)."""
     TRUTH = "truth"
-    """The true position 0..V, in shares: privacy is the aggregators' noise alone (direct mode)."""
+    """The true position 0..V, or the set of true values, in shares: privacy is the aggregators' noise alone (direct)."""
     POSITION = "position"
     """One position 0..V, randomized by the device."""
     BITS = "bits"
@@ -71,17 +71,20 @@ class Relation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Truth:
-    """The answer law of direct mode: the truth itself, for V = `values`.
+    """The answer law of direct mode: the truth itself, for V = `values`, of which a device has `most` at once at most.
 
     Raises:
-        MechanismError: V below 1.
+        MechanismError: V below 1, or `most` not in 1..V.
     """
 
     values: int
+    most: int = 1
 
     def __post_init__(self) -> None:
-        """Check V."""
+        """Check both numbers."""
         require_at_least("values", self.values, 1)
+        if not 1 <= self.most <= self.values:
+            raise MechanismError(f"a device has up to {self.most} values, allowed: 1 to {self.values}")
 
 
 BitVectorResponse = MangatVector | OptimizedUnaryEncoding
@@ -189,6 +192,11 @@ def answer_named(
     if law.values != values:
         raise MechanismError(f"{name!r} answers yes or no, V = 1; this question has V = {values}")
     return cast("AnswerLaw", law)
+
+
+def most_of(answer: AnswerLaw) -> int:
+    """Return how many values of a device direct answers tell at once at most; 1 for all other laws."""
+    return answer.most if isinstance(answer, Truth) else 1
 
 
 def channel_of(answer: AnswerLaw) -> tuple[Fraction, Fraction]:

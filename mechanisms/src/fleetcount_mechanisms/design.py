@@ -20,6 +20,7 @@ from fleetcount_mechanisms.answers import (
     Relation,
     channel_of,
     kind_of,
+    most_of,
     require_levels,
 )
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
@@ -102,7 +103,7 @@ class Design:
         """Check that the parts fit."""
         require_at_least("values", self.values, 1)
         if self.levels.count == 1:
-            object.__setattr__(self, "levels", Levels(self.values))
+            object.__setattr__(self, "levels", Levels(self.values, most=most_of(self.answer)))
         if not self.coarser:
             object.__setattr__(self, "coarser", (self.noise,) * (self.levels.count - 1))
         if self.answer.values != self.values:
@@ -112,6 +113,8 @@ class Design:
             raise MechanismError(f"aggregators is {self.aggregators}, allowed: aggregators <= {MOST_AGGREGATORS}")
         if self.form is AnswerForm.TRUTH and not self.noised:
             raise MechanismError("a direct release has no noise, allowed: noise; nothing else protects the truth")
+        if isinstance(self.noise, OneSidedNoise) and most_of(self.answer) > 1:
+            raise MechanismError("one-sided noise is on sets of values, allowed: on counts of single values")
         if isinstance(self.noise, OneSidedNoise) and self.form is not AnswerForm.TRUTH:
             raise MechanismError(f"one-sided noise is on answers by {self.kind.name}, allowed: only on direct counts")
         self._check_levels()
@@ -120,6 +123,8 @@ class Design:
         levels = self.levels
         if levels.values != self.values:
             raise MechanismError(f"values is {self.values}, allowed: the {levels.values} cells of the levels")
+        if levels.most != most_of(self.answer):
+            raise MechanismError(f"levels are of {levels.most} values a device, allowed: {most_of(self.answer)}")
         if len(self.coarser) != levels.count - 1:
             raise MechanismError(f"there are noises of {1 + len(self.coarser)} levels, allowed: of {levels.count}")
         if require_levels(self.answer, levels.count) == 1:
@@ -223,8 +228,8 @@ class Design:
 
     @property
     def summed_count(self) -> int:
-        """How many sums the reports add up to: V, or V + 1 with the baseline."""
-        return self.values + self.baseline_opened
+        """How many sums the reports add up to: V, or V + 1 with the baseline, or with the total of sets."""
+        return self.values + self.baseline_opened + (self.levels.most > 1 and self.levels.total)
 
     @property
     def output_count(self) -> int:
@@ -248,7 +253,7 @@ class Design:
     @property
     def opened_noise(self) -> tuple[tuple[NoiseLaw, int], ...]:
         """What every aggregator draws, as (law, how many numbers in a row have it), in the order of what is opened."""
-        sizes = (self.summed_count, *self.levels.sizes[1:])
+        sizes = (self.values + self.baseline_opened, *self.levels.sizes[1:])
         return drawn_at_once(zip(self.laws, sizes, strict=True))
 
     @property

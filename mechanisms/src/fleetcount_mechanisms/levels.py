@@ -29,9 +29,12 @@ class Levels:
     and column (v - 1) % B. There is one level for each dimension, of as many cells as that has. `weighted` opens the
     sum over the devices of `weight(v)`, by which a mean is read.
 
+    A device has `most` values at once at most, mostly 1. Where it may have several, the total counts the devices that
+    have any, which is no sum of the cells.
+
     Raises:
         MechanismError: sides that are no growing powers of two from 1 on, larger cells that do not fill the grid or are
-            fewer than two; margins of fewer than two dimensions or values each, or of another V; margins beside zooms
+            fewer than two; larger cells, margins or a weighted sum of sets; margins of fewer than two dimensions or values each, or of another V; margins beside zooms
             or a weighted sum; a total or a weighted sum of a single value.
     """
 
@@ -41,6 +44,7 @@ class Levels:
     total: bool = False
     margins: tuple[int, ...] = ()
     weighted: bool = False
+    most: int = 1
 
     def __post_init__(self) -> None:
         """Check that every level divides the next."""
@@ -66,6 +70,10 @@ class Levels:
             )
 
     def _check_rows(self) -> None:
+        if not 1 <= self.most <= self.values:
+            raise MechanismError(f"a device has up to {self.most} values, allowed: 1 to {self.values}")
+        if self.most > 1 and (len(self.sides) > 1 or self.margins or self.weighted):
+            raise MechanismError("zooms, margins or a weighted sum are asked of sets, allowed: cells and the total")
         if self.weighted and self.values == 1:
             raise MechanismError("a weighted sum is asked of a single value, allowed: 2 values or more")
         if not self.margins:
@@ -109,7 +117,7 @@ class Levels:
     @property
     def nested(self) -> bool:
         """Whether each level is a division of the one before, so that `parents` says all."""
-        return not self.margins and not self.weighted
+        return not self.margins and not self.weighted and self.most == 1
 
     @property
     def opened(self) -> int:
@@ -147,10 +155,15 @@ class Levels:
         """Return the numbers of every level from those of the cells: what is noised and opened.
 
         Run by aggregators on sums of shares and by simulators. A caller that counts modulo a prime reduces afterwards.
+        Of sets the total is no sum of the cells, so that it stands behind them already.
 
         Raises:
-            MechanismError: the numbers are not as many as the cells.
+            MechanismError: the numbers are not as many as the cells, of sets with a total one more.
         """
+        if self.most > 1:
+            if len(cells) != self.opened:
+                raise MechanismError(f"there are {len(cells)} sums, allowed: the {self.opened} of sets")
+            return list(cells)
         if len(cells) != self.values:
             raise MechanismError(f"there are {len(cells)} sums, allowed: the {self.values} of the cells")
         found, below = list(cells), list(cells)
@@ -174,14 +187,22 @@ class Levels:
 
         Value 1 that becomes V moves as many by as much at every level at once: the first and the last cell lie in
         different ones of every zoom and margin, of which there are two at least. No other change moves more: one value
-        is in one cell of each level, the weights of two are 2(V - 1) apart at most, and the total stays.
+        is in one cell of each level, the weights of two are 2(V - 1) apart at most, and the total stays. A set of m
+        values that becomes another one moves min(2 m, V) cells.
         """
+        if self.most > 1:
+            return ((min(2 * self.most, self.values), 1), *((0, 1),) * self.total)
         cells = len(self.sides) + len(self.margins)
         return ((2, 1),) * cells + ((1, 2 * (self.values - 1)),) * self.weighted + ((0, 1),) * self.total
 
     @property
     def come(self) -> tuple[tuple[int, int], ...]:
-        """The same for a value that comes or goes: value 1, or V, moves one number a level, the weighted sum by V - 1."""
+        """The same for a value that comes or goes: value 1, or V, moves one number a level, the weighted sum by V - 1.
+
+        A set that comes moves m cells and the total.
+        """
+        if self.most > 1:
+            return ((self.most, 1), *((1, 1),) * self.total)
         cells = len(self.sides) + len(self.margins)
         return ((1, 1),) * cells + ((1, self.values - 1),) * self.weighted + ((1, 1),) * self.total
 

@@ -141,6 +141,8 @@ def _steps(low: int, high: int) -> tuple[NDArray[np.int64], int]:
 
 def _check(design: Design, windows: Sequence[OpenedWindow], weight: int) -> bool:
     """Return whether the windows have numbers of participants."""
+    if design.levels.most > 1:
+        raise RangeError("values of a device", design.levels.most, "1: the posterior from sets is not computed")
     if len(design.levels.sides) > 1:
         # The squares of all zooms count the same devices, so the posterior from one zoom would be too low.
         raise RangeError("zooms", len(design.levels.sides), "1: the posterior from several zooms is not computed")

@@ -75,7 +75,7 @@ def joins_total(design: Design) -> bool:
 
     Of sampled counts the total is read by itself: by `one_level` where its noise is less than that of the cells' sum.
     """
-    return design.levels.total and design.channel[0] == 1
+    return design.levels.total and design.channel[0] == 1 and design.levels.most == 1
 
 
 def join_of(design: Design) -> tuple[Join, tuple[NoiseTotal, ...]]:

@@ -198,7 +198,9 @@ def _encode_single(domain: SingleDomain) -> bytes:
         ends = fraction_bytes(domain.low) + fraction_bytes(domain.high)
         return uint(7, 1) + ends + uint(domain.values, 2) + uint(domain.outside.value, 1) + text_bytes(domain.unit)
     if isinstance(domain, Categories):
-        return uint(2, 1) + uint(domain.values, 2) + b"".join(text_bytes(name) for name in domain.names)
+        # How many a device has at once stands before the names, which have another number then.
+        start = uint(2, 1) if domain.most == 1 else uint(10, 1) + uint(domain.most, 2)
+        return start + uint(domain.values, 2) + b"".join(text_bytes(name) for name in domain.names)
     if isinstance(domain, SquareGrid):
         lengths = b"".join(fraction_bytes(length) for length in (domain.x0, domain.y0, domain.size))
         # A frame stands behind the grid, which has another number then.
@@ -236,7 +238,7 @@ def _read_frame(reader: Reader) -> Frame:
 
 
 def _read_domain(reader: Reader) -> ValueDomain:
-    kind = reader.count(1, 1, 9)
+    kind = reader.count(1, 1, 10)
     if kind != 9:
         return _read_single(reader, kind)
     parts: list[Part] = []
@@ -253,9 +255,10 @@ def _read_single(reader: Reader, kind: int) -> SingleDomain:
     if kind == 1:
         edges = tuple(reader.fraction() for _ in range(reader.count(2, 1, MAX_VALUES + 1)))
         return Bins(edges=edges, open_above=reader.flag(), unit=reader.text(0, MAX_TEXT_BYTES))
-    if kind == 2:
+    if kind in (2, 10):
+        most = reader.count(2, 2, MAX_VALUES) if kind == 10 else 1
         count = reader.count(2, 1, MAX_VALUES)
-        return Categories(names=tuple(reader.text(1, MAX_TEXT_BYTES) for _ in range(count)))
+        return Categories(names=tuple(reader.text(1, MAX_TEXT_BYTES) for _ in range(count)), most=most)
     if kind in (3, 6):
         x0, y0, size = (reader.fraction() for _ in range(3))
         columns, rows = reader.uint(2), reader.uint(2)

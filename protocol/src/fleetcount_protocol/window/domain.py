@@ -160,12 +160,14 @@ class Together:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Categories:
-    """Exact texts: value v is `names[v-1]`.
+    """Exact texts: value v is `names[v-1]`; a device has `most` of them at once at most, mostly one.
 
     Names are distinct, not empty, at most 200 UTF-8 bytes, NFC, without control characters (checked with the window).
+    `most` is 1 to V.
     """
 
     names: tuple[str, ...]
+    most: int = field(default=1, repr=False)
     _places: dict[str, int] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -173,6 +175,8 @@ class Categories:
         places = {name: value for value, name in enumerate(self.names, start=1)}
         if len(places) != len(self.names):
             raise QuestionError("category names must be distinct")
+        if type(self.most) is not int or not 1 <= self.most <= self.values:
+            raise QuestionError(f"a device has up to {str(self.most)[:40]} categories, allowed: 1 to {self.values}")
         object.__setattr__(self, "_places", places)
 
     @property
@@ -192,6 +196,11 @@ class Categories:
     def label(self, value: int) -> str:
         """Return the name itself."""
         return self.names[value - 1]
+
+
+def most_of(domain: object) -> int:
+    """Return how many values of a domain a device has at once at most."""
+    return domain.most if isinstance(domain, Categories) else 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -407,6 +416,8 @@ class Cross:
             if not isinstance(part.domain, Bins | Categories | SquareGrid | H3Cells):
                 what = type(part.domain).__name__
                 raise QuestionError(f"cross has a part of {what}, allowed: bins, categories, grids and H3 cells")
+            if most_of(part.domain) > 1:
+                raise QuestionError("cross has a part of several categories at once, allowed: one for each device")
             names = part.domain.names if isinstance(part.domain, Categories) else ()
             if strange := next((name for name in names if BETWEEN_PARTS in name or name == ANY), None):
                 allowed = f"names without {BETWEEN_PARTS!r} and other than {ANY!r}"

@@ -19,7 +19,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId
-from fleetcount_protocol.window.domain import Bins, Cross, Numbers, Part, SquareGrid, ValueDomain, parts_of
+from fleetcount_protocol.window.domain import Bins, Cross, Numbers, Part, SquareGrid, ValueDomain, most_of, parts_of
 from fleetcount_protocol.window.levels import levels_of
 
 TOTAL_LABEL: Final = "total"
@@ -297,6 +297,11 @@ class WindowFields:
         """What a device reads for an answer: each signal, and the domain of its readings."""
         return parts_of(self.signal, self.domain)
 
+    @property
+    def vector(self) -> bool:
+        """Whether an answer is a set of values, as V bits."""
+        return self.design.levels.most > 1 or self.design.kind.multi_hot
+
     @cached_property
     def design(self) -> Design:
         """The design of the question, from which statement, charge, outputs and reading follow.
@@ -305,7 +310,7 @@ class WindowFields:
             MechanismError, QuestionError: parts that do not fit together; never for a `Window`, which is checked.
         """
         return Design(
-            answer=Truth(self.values) if self.mechanism is None else self.mechanism,
+            answer=Truth(self.values, most_of(self.domain)) if self.mechanism is None else self.mechanism,
             noise=self.release.noise,
             values=self.values,
             aggregators=len(self.aggregators),

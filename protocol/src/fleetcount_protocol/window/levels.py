@@ -4,7 +4,7 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels
 
 from fleetcount_protocol.errors import QuestionError
-from fleetcount_protocol.window.domain import Bins, Cross, Numbers, SquareGrid, ValueDomain
+from fleetcount_protocol.window.domain import Bins, Cross, Numbers, SquareGrid, ValueDomain, most_of
 
 
 def shape_of(domain: ValueDomain) -> tuple[int, ...] | None:
@@ -43,6 +43,6 @@ def levels_of(
     if weighted and not isinstance(domain, Numbers):
         raise QuestionError(f"a weighted sum is asked of {type(domain).__name__}, allowed: of Numbers")
     try:
-        return Levels(domain.values, grid, sides, total, (shape or ()) if margins else (), weighted)
+        return Levels(domain.values, grid, sides, total, (shape or ()) if margins else (), weighted, most_of(domain))
     except MechanismError as error:
         raise QuestionError(str(error)) from None

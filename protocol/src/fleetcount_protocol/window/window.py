@@ -44,6 +44,7 @@ from fleetcount_protocol.window.domain import (
     Numbers,
     SingleDomain,
     SquareGrid,
+    most_of,
 )
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
@@ -185,6 +186,8 @@ def _check_mechanism(window: WindowFields) -> None:
     if mode is Mode.DIRECT:
         require(mechanism is None, f"a direct window has no mechanism, not {type(mechanism).__name__}")
         return
+    most = most_of(window.domain)
+    require(most == 1, f"a device has up to {most} categories in {mode.name.lower()} mode, allowed: in direct mode")
     if mechanism is None or type(mechanism) not in MECHANISM_NUMBERS or kind_of(mechanism).form not in MODE_FORMS[mode]:
         raise QuestionError(f"{mode.name.lower()} mode does not take the mechanism {type(mechanism).__name__}")
     if mechanism.values != window.values:
@@ -437,9 +440,13 @@ def context_of(window: Window) -> bytes:
 def opened_outputs(window: Window) -> slice:
     """Return the slice of a verified output share that is added up (`Design.outputs`).
 
-    In direct mode the circuit has one output more than is opened, output 0. Aggregators noise and open these sums and,
-    after them, those of every coarser level (`Design.opened_sums`).
+    In direct mode the circuit has one output more than is opened, output 0; of sets it is the last one, whether there
+    is any value, which is the total where that is opened. Aggregators noise and open these sums and, after them, those
+    of every coarser level (`Design.opened_sums`).
     """
+    levels = window.design.levels
+    if levels.most > 1:
+        return slice(0, window.values + levels.total)
     return slice(1, None) if window.design.form is AnswerForm.TRUTH else slice(None)
 
 
@@ -468,7 +475,7 @@ def opened_ranges(window: Window) -> tuple[tuple[NoiseLaw, int, tuple[int, int]]
     """
     design, furthest = window.design, window.values - 1
     found = [(law, size, (0, 1)) for law, size in zip(design.laws, design.levels.sizes, strict=True)]
-    found[0] = (design.noise, design.summed_count, (0, 1))
+    found[0] = (design.noise, design.values + design.baseline_opened, (0, 1))
     if design.levels.weighted:
         place = design.levels.count - 1 - design.levels.total
         found[place] = (design.laws[place], 1, (-furthest, furthest))
@@ -483,8 +490,10 @@ def prio3_for(window: Window) -> "Prio3":
 
 def prio3_of(design: Design) -> "Prio3":
     """Return the Prio3 instance of a design's reports: its circuit, with one share for each aggregator."""
-    from fleetcount_protocol.vdaf.prio3 import prio3_bits, prio3_one_hot, prio3_two_round
+    from fleetcount_protocol.vdaf.prio3 import prio3_bits, prio3_multihot, prio3_one_hot, prio3_two_round
 
+    if design.levels.most > 1:
+        return prio3_multihot(design.values, design.levels.most, design.aggregators)
     make = {AnswerForm.TWO_ROUNDS: prio3_two_round, AnswerForm.BITS: prio3_bits}.get(design.form, prio3_one_hot)
     return make(design.values + 1, design.aggregators)
 

@@ -5,7 +5,7 @@ from typing import Any
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.window.codes import CodeForm
-from fleetcount_protocol.window.domain import Cross, Numbers, Part, Prefixes, SquareGrid, ValueDomain
+from fleetcount_protocol.window.domain import Cross, Numbers, Part, Prefixes, SquareGrid, ValueDomain, most_of
 from fleetcount_protocol.window.fields import Aggregator, CoarserLevel, LevelKind
 from fleetcount_protocol.window.window import Window
 
@@ -53,6 +53,8 @@ def window_to_json(window: Window) -> dict[str, Any]:
 def _domain_to_json(domain: ValueDomain) -> dict[str, Any]:
     if isinstance(domain, Cross):
         return {"parts": [_part_to_json(part) for part in domain.parts]}
+    if most_of(domain) > 1:
+        return {"most": most_of(domain)}
     if isinstance(domain, Numbers):
         return {"outside": domain.outside.name.lower()}
     if isinstance(domain, Prefixes) and (codes := domain.codes) is not None:

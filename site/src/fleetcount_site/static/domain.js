@@ -55,10 +55,11 @@
     return { kind: "numbers", values, label, coarser, larger, low, high, unit, outside };
   }
 
-  function readCategories(reader) {
+  function readCategories(reader, most) {
     const names = Array.from({ length: reader.count(2, 1, MOST_VALUES) }, () => reader.text(1, 200));
     require(new Set(names).size === names.length, "category names must be distinct");
-    return { kind: "categories", values: names.length, label: (value) => names[value - 1], names };
+    require(most <= names.length, "more categories at once than there are");
+    return { kind: "categories", values: names.length, label: (value) => names[value - 1], names, most };
   }
 
   function readGrid(reader) {
@@ -235,7 +236,7 @@
 
   const READERS = {
     1: readBins,
-    2: readCategories,
+    2: (reader) => readCategories(reader, 1),
     3: readGrid,
     4: readHexagons,
     5: readPrefixes,
@@ -243,6 +244,7 @@
     7: readNumbers,
     8: (reader) => readPrefixes(reader, readCodes(reader)),
     9: readCross,
+    10: (reader) => readCategories(reader, reader.count(2, 2, MOST_VALUES)),
   };
 
   function readDomain(reader) {
