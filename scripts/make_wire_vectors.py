@@ -410,6 +410,7 @@ def records() -> list[dict[str, Any]]:
         "direct_total",
         "zooms_and_total",
         "direct_mean",
+        "direct_holders",
         "one_sided_zooms",
     )
     every = {name: samples.record(samples.every_window()[name]) for name in names}

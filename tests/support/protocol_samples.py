@@ -238,6 +238,8 @@ def every_window() -> dict[str, Window]:
         "k_ary": one_round_window(Mode.RESPONSE, domain=colours, mechanism=KaryResponse(Fraction(1, 2), 3)),
         "mangat_vector": one_round_window(Mode.RESPONSE, domain=colours, mechanism=MangatVector(Fraction(1, 3), 3)),
         "direct": one_round_window(Mode.DIRECT, domain=colours),
+        "direct_set": one_round_window(Mode.DIRECT, domain=replace(colours, most=2)),
+        "direct_holders": one_round_window(Mode.DIRECT, domain=replace(colours, most=2), release=with_total(gaussian)),
         "one_sided": one_round_window(Mode.DIRECT, release=one_sided),
         "sampling_gaussian": sampling_window(release=gaussian),
         "direct_numbers": one_round_window(

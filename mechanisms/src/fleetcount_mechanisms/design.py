@@ -329,7 +329,7 @@ class Spread:
 
         A direct value that comes moves one number of each level and the total, where one that moves changes two of each
         level: a total that has what is left costs nothing, without a weighted sum 1/tau = sum of 1/s_l. Of that one the
-        second moves V - 1 as far as the first, so that more is left.
+        second moves V - 1 as far as the first, so that more is left; of a set of m values that comes min(2m, V) - m.
         `unit` windows share a toss of the sampling coin. Under a coin a window the total beside the cells alone has 4
         times their Gaussian variance, 8 times below a rate of 1/5: in a month at (10, 1e-9) a cell then errs by .2 %
         more at a rate of 1/4, by .7 % at 1/10. It needs more values than that: the sum of few cells has less noise.
@@ -338,6 +338,8 @@ class Spread:
         form = kind_of(answer).form
         if self.levels.total or answer.values == 1 or law is OneSidedNoise:
             return self
+        if most_of(answer) == answer.values:
+            return self  # A set of all values moves as much as it can, so that nothing is left.
         if form is AnswerForm.TRUTH:
             ratio = self.free_total(law)
         elif form is AnswerForm.TWO_ROUNDS and law is GaussianNoise and unit == self.levels.count == 1:

@@ -1,6 +1,7 @@
 """Every mode and release kind from reports to record, the noise drawn once, and what never leaves an aggregator."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -19,8 +20,9 @@ from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.messages import Receipt, ReleaseAnswer, WindowState
 from fleetcount_protocol.release.record import ReleaseRecord, decode_record
-from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind, UploadStyle
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.fields import CoarserLevel, LevelKind, Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.window import Window, prio3_for
 
 from tests.support.aggregators import Network, NoNoise, TestDevice, answer_all
 from tests.support.released import ONCE
@@ -122,6 +124,28 @@ async def test_k_ary_responses_are_one_hot() -> None:
     record = await release(network, window)
 
     assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (0, [1, 2])
+    assert await network.core(0).context.store.read(read_rejections, window.window_id) == {
+        RejectReason.INVALID_PROOF: 1
+    }
+
+
+@pytest.mark.parametrize("total", [False, True])
+async def test_sets_are_counted_by_category_and_by_holders_and_a_set_too_large_is_refused(*, total: bool) -> None:
+    domain = Categories(names=("P0301", "P0420", "U0100", "B1000"), most=2)
+    holders = (CoarserLevel(kind=LevelKind.TOTAL, noise=Fraction(1)),) if total else ()
+    released = replace(NOISED, coarser=holders)
+    network, window = await start(3, domain=domain, mode=Mode.DIRECT, mechanism=None, release=released)
+    circuit = prio3_for(window).circuit
+    told = [(1, 0, 0, 0), (1, 1, 0, 0), (0, 0, 0, 0), (0, 1, 0, 1)]
+    await answer_whole(network, window, [circuit.encode(one) for one in told])
+    cheat = TestDevice(network, window, 100)
+    await cheat.open_sessions()
+    await cheat.send(cheat.seal(0, *cheat.raw([1, 1, 1, 0, *circuit.encode(told[1])[4:]])))
+
+    record = await release(network, window)
+
+    assert [cell.raw for cell in record.cells] == [2, 2, 0, 1, 3][: 4 + total]
+    assert [cell.label for cell in record.cells] == [*domain.names, "total"][: 4 + total]
     assert await network.core(0).context.store.read(read_rejections, window.window_id) == {
         RejectReason.INVALID_PROOF: 1
     }

@@ -102,6 +102,7 @@ NOT_FOUND = {
     "protocol/question/question.py": {"require(mechanism is None or uniform", "require(two_sided"},
     "protocol/window/window.py": {
         "require(hit - miss >= _SMALLEST_WEIGHT",
+        "require(most == 1",
         "require(type(level.number) is int",
         "require(before is not LevelKind.TOTAL",
         "require(fits, f'{what} is asked behind",

@@ -600,3 +600,11 @@ def test_operators_are_compared_by_what_people_read() -> None:
     assert operator_key("  Stadt  WIEN ") == operator_key("stadt wien") == operator_key("ｓｔａｄｔ　wien")
     assert operator_key("Straße") == operator_key("STRASSE")
     assert operator_key("Wien") != operator_key("Graz")
+
+
+@pytest.mark.parametrize("name", ["k_ary", "mangat_vector"])
+def test_several_categories_at_once_are_told_in_direct_mode_alone(name: str) -> None:
+    window = every_window()[name]
+
+    with pytest.raises(QuestionError, match="a device has up to 2 categories in response mode, allowed: in direct"):
+        replace(window, domain=replace(window.domain, most=2))

@@ -119,14 +119,15 @@ class NumberTable:
 
 @settings
 class CategoriesTable:
-    """[domain] of kind `categories`."""
+    """[domain] of kind `categories`; a vehicle has `at_once` of them at most."""
 
     kind: str = setting(Table.slug)
     names: tuple[str, ...] = setting(_names)
+    at_once: int = setting(Table.integer, 1, MAX_VALUES, default=1)
 
     def domain(self) -> Categories:
         """Return the categories."""
-        return Categories(names=self.names)
+        return Categories(names=self.names, most=self.at_once)
 
 
 @settings

@@ -214,7 +214,7 @@ def _patterns(table: QuestionTable, added: Region, taken: Region | None) -> Iter
 def _by_totals(table: QuestionTable, cells: Collection[int]) -> bool:
     """Return whether the totals of sampled counts say more of all cells than the cells do."""
     design = table.design
-    if not design.levels.total or joins_total(design) or len(cells) != design.values:
+    if not design.levels.total or joins_total(design) or design.levels.most > 1 or len(cells) != design.values:
         return False
     return design.laws[-1].draw_variance < design.values * design.noise.draw_variance
 

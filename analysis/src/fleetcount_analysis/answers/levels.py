@@ -54,6 +54,8 @@ def table_design(design: Design, zoom: int) -> Design:
     Raises:
         RangeError: as `one_level`.
     """
+    if design.levels.most > 1 and zoom == 0:
+        return design
     alone = one_level(design, zoom)
     if not design.levels.total or zoom == design.levels.count - 1:
         return alone
@@ -74,6 +76,7 @@ def joins_total(design: Design) -> bool:
     """Return whether the counts of a table are joined with a total: of direct counts, where least squares is exact.
 
     Of sampled counts the total is read by itself: by `one_level` where its noise is less than that of the cells' sum.
+    Of sets it counts the devices that have any value, which is no sum of the cells.
     """
     return design.levels.total and design.channel[0] == 1 and design.levels.most == 1
 

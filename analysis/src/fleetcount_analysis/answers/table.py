@@ -8,6 +8,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Final
 
 import numpy as np
 from fleetcount_mechanisms.design import Design, Outputs
@@ -21,6 +22,10 @@ from fleetcount_analysis.reading import read
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
+
+
+ANY_OF_SEVERAL: Final = "vehicles with any"
+"""What the total of sets counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,7 +205,11 @@ def each_alone(table: QuestionTable, level: int = 0) -> QuestionTable:
         if design == table.design
         else np.array([level_numbers(table.design, row, level) for row in table.outputs.tolist()], dtype=np.int64)
     )
-    labels, width = (table.labels, table.width) if level == 0 else (("all cells together",), None)
+    labels, width = (
+        (table.labels, table.width)
+        if level == 0
+        else ((ANY_OF_SEVERAL if table.design.levels.most > 1 else "all cells together",), None)
+    )
     estimates, low, high = _read(design, outputs, table.level)
     return replace(
         table, design=design, labels=labels, width=width, outputs=outputs, estimates=estimates, low=low, high=high
@@ -210,7 +219,7 @@ def each_alone(table: QuestionTable, level: int = 0) -> QuestionTable:
 def _read(design: Design, outputs: Integers, level: Fraction) -> tuple[Floats, Integers, Integers]:
     """Return the estimates and the interval ends of every cell of every window, each of shape (W, V)."""
     if not joins_total(design):
-        reading = read(one_level(design, 0), outputs[:, : design.summed_count], level)
+        reading = read(one_level(design, 0), outputs[:, : design.values + design.baseline_opened], level)
         return reading.estimates, reading.low, reading.high
     join, laws = join_of(design)
     estimates = np.array([join.down([row[-1:], row[:-1]])[0][-1] for row in outputs.astype(np.float64)])

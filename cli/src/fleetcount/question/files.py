@@ -26,7 +26,7 @@ from fleetcount_protocol.question.signing import (
     question_to_json,
 )
 from fleetcount_protocol.window.codes import CodeForm, Codes
-from fleetcount_protocol.window.domain import Prefixes, signals_text
+from fleetcount_protocol.window.domain import Prefixes, most_of, signals_text
 from fleetcount_protocol.window.fields import level_words
 
 from fleetcount.command.base import one_line, utc
@@ -154,6 +154,8 @@ def _schedule_lines(question: Question) -> Iterator[str]:
         )
         if isinstance(question.domain, Prefixes) and (codes := question.domain.codes) is not None:
             yield f"asks for {_codes_text(codes)}; a vehicle with several tells one of them, the same at all levels"
+    if (most := most_of(question.domain)) > 1:
+        yield f"a vehicle tells up to {most} categories at once; one that has more tells {most} of them, drawn anew each time"
     if question.one_in > 1:
         yield (
             f"each device answers in one window of {question.one_in:,}, the same in every cycle, which it draws for"
@@ -182,7 +184,8 @@ def _release_line(question: Question) -> str:
     counted = f", counted at {zooms} zooms in one report" if zooms > 1 else ""
     names = [level_words(question.domain, one) for one in question.release.coarser]
     own = [f"{name} {_sd(law)}" for name, law in zip(names, question.design.coarser, strict=False) if law != noise]
-    counted += "; the total of all cells has a number of its own" * question.release.total
+    whole = "the number of vehicles that told any" if most_of(question.domain) > 1 else "the total of all cells"
+    counted += f"; {whole} has a number of its own" * question.release.total
     others = f" ({', '.join(own)})" if own else ""
     return f"at least {question.min_batch_size} reports a window; {strength}{counted}{others}"
 

@@ -18,7 +18,7 @@ from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_ZOOMS
-from fleetcount_protocol.window.domain import Categories, Prefixes, ValueDomain
+from fleetcount_protocol.window.domain import Categories, Prefixes, ValueDomain, most_of
 from fleetcount_protocol.window.fields import TOTAL_LABEL, Release, ReleaseKind, coarser_levels
 from fleetcount_protocol.window.levels import levels_of
 from fleetcount_transport.settings import names_of, read_table, setting, settings
@@ -54,6 +54,7 @@ _NO_TOTAL: Final = {
     "few": "is true for few sampled values, whose sum has less noise, allowed: 5 values or more, 9 below a rate of 1/5",
     "zooms": "is true beside zooms of sampled answers, allowed: one of both; direct answers have both",
     "walk": "is true for a drill-down, allowed: false; its steps ask for other places each",
+    "all": "is true for vehicles that may tell all categories at once, allowed: false; it would have a price of its own",
     "name": f"is true beside a category {TOTAL_LABEL!r}, allowed: other names",
 }
 """Why a question opens no total, told to who asks for one."""
@@ -214,6 +215,7 @@ def _with_total(
         "zooms": sampled and len(asked.zooms) > 1,
         "few": sampled and not Spread(levels=Levels(domain.values)).with_total_for(answer, GaussianNoise).levels.total,
         "walk": isinstance(domain, Prefixes),
+        "all": 1 < most_of(domain) == domain.values,
         "name": isinstance(domain, Categories) and TOTAL_LABEL in domain.names,
     }
     why = next((reason for reason, holds in against.items() if holds), None)

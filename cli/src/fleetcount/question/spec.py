@@ -30,6 +30,7 @@ from fleetcount_protocol.window.domain import (
     Cross,
     ValueDomain,
     all_prefixes,
+    most_of,
 )
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
@@ -78,6 +79,7 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     r"low": ("domain.low",),
     r"high": ("domain.high",),
     r"categor(y|ies)|names?": ("domain.names",),
+    r"a device has": ("domain.at_once",),
     r"alphabet": ("drill_down.alphabet",),
     r"length": ("drill_down.length",),
     r"signal": ("question.signal",),
@@ -244,13 +246,16 @@ def _question(
     step = question.time_precision_s
     table = root.section("schedule", SCHEDULE_KEYS)
     domain, walk = _domain_and_walk(root, table)
+    if most_of(domain) > 1 and mode is not Mode.DIRECT:
+        known = "1 outside direct mode; a vector response takes any number of them without it"
+        raise root.section("domain", None).refuse("at_once", known)
     mechanism = _mechanism(root, mode, domain.values)
     levels = 1 if walk is None else len(walk.levels)
     two_rounds = mode is Mode.SAMPLING and style is UploadStyle.TWO_INSTALMENTS
     coin = Coin[table.choice("coin", tuple(one.name.lower() for one in Coin), "window").upper()]
     schedule = read_schedule(table, coin, now, step, levels, two_rounds=two_rounds)
     one_in = table.integer("one_in", 1, MAX_QUESTION_WINDOWS, 1)
-    answer: AnswerLaw = Truth(domain.values) if mechanism is None else mechanism
+    answer: AnswerLaw = Truth(domain.values, most_of(domain)) if mechanism is None else mechanism
     # Who is asked once in a period has one answer in it, whatever follows.
     periods, shape = (
         schedule.followed(coin, DEFAULT_PERIOD_S) if one_in == 1 else ({1: 1},),
