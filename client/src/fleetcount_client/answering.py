@@ -102,9 +102,9 @@ def truth_of(
 
     A set of values makes sense only for a vector and for codes; elsewhere a set of one is that value, any other is
     "none of them". Of more values than a direct question lets a device tell at once so many are told, each choice with
-    the same probability. Of several codes one is told, each with the same probability: by `choice` (`choice_of`), the same in
-    all steps of a walk, or without it by `source`. What can never be a value is "none of them" as well; `fault_of` says
-    so to the owner. A number of another unit than the question's is converted.
+    the same probability. Of several codes one is told, each with the same probability: by `choice` (`choice_of`), the
+    same in all steps of a walk, or without it by `source`. What can never be a value is "none of them" as well;
+    `fault_of` says so to the owner. A number of another unit than the question's is converted.
     """
     domain, vector = window.domain, window.vector
     readings = [reading] if isinstance(reading, Reading) else reading

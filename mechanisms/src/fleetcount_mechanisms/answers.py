@@ -51,7 +51,7 @@ class AnswerForm(Enum):
     TWO_ROUNDS = "two rounds"
     """A position 0..V in each of two rounds; what adds up is round two minus round one (Sampling Privacy)."""
     TRUTH = "truth"
-    """The true position 0..V, or the set of true values, in shares: privacy is the aggregators' noise alone (direct)."""
+    """The true position 0..V, or the set of true ones, in shares: privacy is the aggregators' noise alone (direct)."""
     POSITION = "position"
     """One position 0..V, randomized by the device."""
     BITS = "bits"

@@ -34,8 +34,9 @@ class Levels:
 
     Raises:
         MechanismError: sides that are no growing powers of two from 1 on, larger cells that do not fill the grid or are
-            fewer than two; larger cells, margins or a weighted sum of sets; margins of fewer than two dimensions or values each, or of another V; margins beside zooms
-            or a weighted sum; a total or a weighted sum of a single value.
+            fewer than two; larger cells, margins or a weighted sum of sets; margins of fewer than two dimensions or
+            values each, or of another V; margins beside zooms or a weighted sum; a total or a weighted sum of a single
+            value.
     """
 
     values: int

@@ -205,11 +205,8 @@ def each_alone(table: QuestionTable, level: int = 0) -> QuestionTable:
         if design == table.design
         else np.array([level_numbers(table.design, row, level) for row in table.outputs.tolist()], dtype=np.int64)
     )
-    labels, width = (
-        (table.labels, table.width)
-        if level == 0
-        else ((ANY_OF_SEVERAL if table.design.levels.most > 1 else "all cells together",), None)
-    )
+    whole = ANY_OF_SEVERAL if table.design.levels.most > 1 else "all cells together"
+    labels, width = (table.labels, table.width) if level == 0 else ((whole,), None)
     estimates, low, high = _read(design, outputs, table.level)
     return replace(
         table, design=design, labels=labels, width=width, outputs=outputs, estimates=estimates, low=low, high=high

@@ -155,7 +155,10 @@ def _schedule_lines(question: Question) -> Iterator[str]:
         if isinstance(question.domain, Prefixes) and (codes := question.domain.codes) is not None:
             yield f"asks for {_codes_text(codes)}; a vehicle with several tells one of them, the same at all levels"
     if (most := most_of(question.domain)) > 1:
-        yield f"a vehicle tells up to {most} categories at once; one that has more tells {most} of them, drawn anew each time"
+        yield (
+            f"a vehicle tells up to {most} categories at once; one that has more tells {most} of them, drawn anew each"
+            " time"
+        )
     if question.one_in > 1:
         yield (
             f"each device answers in one window of {question.one_in:,}, the same in every cycle, which it draws for"

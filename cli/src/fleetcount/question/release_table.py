@@ -54,7 +54,7 @@ _NO_TOTAL: Final = {
     "few": "is true for few sampled values, whose sum has less noise, allowed: 5 values or more, 9 below a rate of 1/5",
     "zooms": "is true beside zooms of sampled answers, allowed: one of both; direct answers have both",
     "walk": "is true for a drill-down, allowed: false; its steps ask for other places each",
-    "all": "is true for vehicles that may tell all categories at once, allowed: false; it would have a price of its own",
+    "all": "is true where a vehicle may tell all categories at once, allowed: false; it would have a price of its own",
     "name": f"is true beside a category {TOTAL_LABEL!r}, allowed: other names",
 }
 """Why a question opens no total, told to who asks for one."""

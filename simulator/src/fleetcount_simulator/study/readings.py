@@ -28,4 +28,4 @@ def read_releases(case: Case, outcome: CaseOutcome) -> Reading:
     if design.outputs is Outputs.PARTICIPATION and outputs.shape[1] == design.values:
         devices = outcome.tallies.get(PARTICIPATION, outcome.participants)
         outputs = np.column_stack((devices, outputs))
-    return read(one_level(design, 0), outputs[:, : design.summed_count], case.level)
+    return read(one_level(design, 0), outputs[:, : design.values + design.baseline_opened], case.level)
