@@ -4,7 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_analysis.answers.combinations import total
+from fleetcount_analysis.answers.combinations import everybody, total, window_totals
 from fleetcount_analysis.answers.levels import one_level, table_numbers
 from fleetcount_analysis.answers.table import ANY_OF_SEVERAL, Region, each_alone
 from fleetcount_analysis.reading import read
@@ -35,6 +35,8 @@ def test_the_number_of_holders_stands_for_itself() -> None:
     assert holders.labels == (ANY_OF_SEVERAL,)
     # Codes told, not vehicles: the sum of the categories is more than the vehicles that have any.
     assert total(table, Region.of([1, 2, 3, 4], 0)).estimate == 2000
+    assert (everybody(table, 0).estimate, everybody(table, [0, 1]).estimate) == (1200, 2390)
+    assert window_totals(table)[0].tolist() == [1200, 1190]
     assert table_numbers(DESIGN, OUTPUTS[0], 0) == tuple(OUTPUTS[0])
 
 

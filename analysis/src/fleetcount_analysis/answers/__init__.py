@@ -11,6 +11,7 @@ names is first used.
 from typing import TYPE_CHECKING
 
 __all__ = [
+    "ANY_OF_SEVERAL",
     "Answer",
     "Average",
     "Chosen",
@@ -36,6 +37,7 @@ __all__ = [
     "consistent",
     "difference",
     "even_variances",
+    "everybody",
     "find_chance",
     "fleet_ends",
     "fleet_estimates",
@@ -78,7 +80,14 @@ if TYPE_CHECKING:
 
     from fleetcount_analysis.answers.averages import Average, Quantile, mean, mean_of_bins, quantile, share
     from fleetcount_analysis.answers.chosen import Chosen, all_at_once, largest, largest_changes, survivors
-    from fleetcount_analysis.answers.combinations import Answer, difference, total, totals_at_once, window_totals
+    from fleetcount_analysis.answers.combinations import (
+        Answer,
+        difference,
+        everybody,
+        total,
+        totals_at_once,
+        window_totals,
+    )
     from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told, smallest_refused
     from fleetcount_analysis.answers.drill_down import (
         FoundPlace,
@@ -107,7 +116,7 @@ if TYPE_CHECKING:
     from fleetcount_analysis.answers.rotation import fleet_ends, fleet_estimates
     from fleetcount_analysis.answers.sides import both_sides, compare_one_sided, sides_of_intervals
     from fleetcount_analysis.answers.smoothing import smoothed
-    from fleetcount_analysis.answers.table import QuestionTable, Region, WindowCounts, question_table
+    from fleetcount_analysis.answers.table import ANY_OF_SEVERAL, QuestionTable, Region, WindowCounts, question_table
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
 
@@ -116,7 +125,7 @@ else:
         {
             "averages": "Average Quantile mean mean_of_bins quantile share",
             "chosen": "Chosen all_at_once largest largest_changes survivors",
-            "combinations": "Answer difference total totals_at_once window_totals",
+            "combinations": "Answer difference everybody total totals_at_once window_totals",
             "drill_down": "FoundPlace PrunedPlace WalkStep chosen_excess find_chance found_places least_threshold"
             " pruned_places smallest_found",
             "export": "append_parquet write_csv write_geojson write_parquet",
@@ -128,7 +137,7 @@ else:
             "rotation": "fleet_ends fleet_estimates",
             "sides": "Side both_sides compare_one_sided sides_of_intervals",
             "smoothing": "smoothed",
-            "table": "Region QuestionTable WindowCounts question_table",
+            "table": "ANY_OF_SEVERAL Region QuestionTable WindowCounts question_table",
             "disclosure": "OpenedWindow most_told smallest_refused",
         },
     )

@@ -74,6 +74,23 @@ def total(table: QuestionTable, region: Region, *, seen_at_most: int | None = No
     return _answer(table, design, sums, table.level, assumes=assumes)
 
 
+def everybody(table: QuestionTable, windows: Iterable[int] | int) -> Answer:
+    """Return the number of devices with any of the values, in all of these windows together.
+
+    Of single values it is the sum of all cells; of sets, whose cells add up to more, the total that was opened.
+
+    Raises:
+        RangeError: an unknown window, sets without a total, or as `ends.sum_ends`.
+    """
+    everything = Region.of(range(1, table.design.values + 1), windows)
+    if table.design.levels.most == 1:
+        return total(table, everything)
+    if not table.design.levels.total:
+        raise RangeError("total", None, "one that was opened: categories of one device at once add up to more")
+    design, sums = _asked(table, [everything], alone=True)
+    return _answer(table, design, sums, table.level)
+
+
 def difference(table: QuestionTable, later: Region, earlier: Region, *, stayed_at_least: int = 0) -> Answer:
     """Return the sum of the true counts of `later` less that of `earlier`, two regions without a common count.
 
@@ -136,7 +153,7 @@ def window_totals(table: QuestionTable) -> tuple[Floats, Integers, Integers]:
         RangeError: as `ends.sum_ends`.
     """
     everything, design = range(1, table.design.values + 1), table.design
-    if _by_totals(table, everything):
+    if _by_totals(table, everything) or (design.levels.most > 1 and design.levels.total):
         design = one_level(design, 1)
         sums = Sums(values=table.outputs[:, -1], cells=1, windows=1)
     else:

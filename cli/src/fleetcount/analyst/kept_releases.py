@@ -13,7 +13,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fleetcount_analysis.answers import Answer, Average, Region, difference, total, window_totals
+from fleetcount_analysis.answers import ANY_OF_SEVERAL, Answer, Average, Region, difference, total, window_totals
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
 from fleetcount_mechanisms.statement import AdversaryView
@@ -214,7 +214,8 @@ class Releases(Tabular):
             "low": low,
             "high": high,
         }
-        return CellHistory(label="all cells together", level=self.level, columns=columns)
+        label = ANY_OF_SEVERAL if table.design.levels.most > 1 else "all cells together"
+        return CellHistory(label=label, level=self.level, columns=columns)
 
     def sum(self, labels: Labels | None = None, windows: Iterable[int] | int | None = None) -> Answer:
         """Return the sum of cells (all) over windows (all released ones), with its exact interval.

@@ -19,6 +19,7 @@ from fleetcount_analysis.answers import (
     QuestionTable,
     Region,
     WindowCounts,
+    everybody,
     level_numbers,
     question_table,
     table_design,
@@ -236,13 +237,15 @@ class VerifiedRelease(Tabular):
         return total(self._table(zoom, cells), Region.of([cells.index(value) + 1 for value in values], 0))
 
     def total(self) -> Answer:
-        """Return the number of devices in all cells together, joined with the released total where there is one.
+        """Return the number of devices with any of the values, joined with the released total where there is one.
+
+        Of several categories of one device at once it is that total alone.
 
         Raises:
             RangeError: as `sum`.
         """
         cells = level_numbers(self.window.design, range(1, len(self.labels) + 1), 0)
-        return total(self._table(0, cells), Region.of(range(1, len(cells) + 1), 0))
+        return everybody(self._table(0, cells), 0)
 
     def quantile(self, q: Exact) -> MeasuredQuantile:
         """Return the q-quantile of a question for a number, 1/2 being the median, over the devices with a value.

@@ -128,13 +128,13 @@ def total_of(record: ReleaseRecord) -> tuple[float, int, int] | None:
         return None
     last = record.cells[-1]
     try:
-        from fleetcount_analysis.answers import Region, WindowCounts, question_table, table_design, table_numbers, total
+        from fleetcount_analysis.answers import WindowCounts, everybody, question_table, table_design, table_numbers
     except ModuleNotFoundError:  # As in `readable_counts`.
         return float(last.estimate), last.low, last.high
     outputs = table_numbers(design, [cell.raw for cell in record.cells], 0)
     counts, labels = WindowCounts(index=0, opens=0, unit=0, outputs=outputs), [""] * design.values
     table = question_table(table_design(design, 0), record.level, labels, (), [counts])
-    found = total(table, Region.of(range(1, design.values + 1), 0))
+    found = everybody(table, 0)
     return found.estimate, found.low, found.high
 
 
@@ -145,7 +145,8 @@ def total_line(record: ReleaseRecord) -> list[str]:
         return []
     estimate, low, high = found
     ends, reach = interval_text(estimate, low, high), max(high - estimate, estimate - low)
-    return [f"all cells together: {estimate:,.0f} ± {reach:,.0f}, {level_text(record.level)} interval {ends}"]
+    whole = "vehicles with any" if record.window.design.levels.most > 1 else "all cells together"
+    return [f"{whole}: {estimate:,.0f} ± {reach:,.0f}, {level_text(record.level)} interval {ends}"]
 
 
 def numbers_of(record: ReleaseRecord) -> dict[str, dict[str, Any]]:

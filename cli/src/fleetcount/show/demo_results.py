@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
-from fleetcount_analysis.answers import Region, append_parquet, total, write_csv
+from fleetcount_analysis.answers import append_parquet, everybody, write_csv
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
@@ -127,7 +127,7 @@ def sum_lines(result: QuestionAsked, record: ReleaseRecord, truths: Sequence[int
     if kept is None:
         return []
     index = record.window.question.index
-    found = total(kept.table, Region.of(range(1, kept.table.design.values + 1), [index]))
+    found = everybody(kept.table, [index])
     counted, level = sum(truths), f"{float(found.level * 100):g} %"
     ends = f"{level} interval {interval_text(found.estimate, found.low, found.high)}"
     lines = [f"all cells together: {found.estimate:,.0f}, {ends}; truth {counted:,}"]
