@@ -87,8 +87,9 @@ class Design:
         MechanismError: an answer for another V, another number of aggregators than 2..5, or noise that does not go with
             the answer: the truth needs noise, one-sided noise goes with the truth alone. Levels of another V, of
             answers that devices randomize, without noise or with noise of several families. A total of one-sided
-            counts; margins or a weighted sum of anything but direct counts with two-sided noise. Sampled answers with levels of unequal noise, but for a total beside the cells alone, under Gaussian
-            noise of a whole multiple of their variance.
+            counts; margins or a weighted sum of anything but direct counts with two-sided noise. Sampled answers with
+            levels of unequal noise, but for a total beside the cells alone, under Gaussian noise of a whole multiple of
+            their variance.
     """
 
     answer: AnswerLaw

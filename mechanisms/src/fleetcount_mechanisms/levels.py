@@ -107,6 +107,11 @@ class Levels:
         return len(self.sides) + len(self.margins) + self.weighted + self.total
 
     @property
+    def weighted_place(self) -> int | None:
+        """Which level the weighted sum is, from 0; None without one."""
+        return self.count - 1 - self.total if self.weighted else None
+
+    @property
     def nested(self) -> bool:
         """Whether each level is a division of the one before, so that `parents` says all."""
         return not self.margins and not self.weighted
@@ -181,7 +186,7 @@ class Levels:
 
     @property
     def come(self) -> tuple[tuple[int, int], ...]:
-        """The same for a value that comes or goes: value 1, or V, moves one number a level, the weighted sum by V - 1."""
+        """The same of a value that comes or goes: value 1 or V moves one number a level, the weighted sum by V - 1."""
         cells = len(self.sides) + len(self.margins)
         return ((1, 1),) * cells + ((1, self.values - 1),) * self.weighted + ((1, 1),) * self.total
 
