@@ -14,9 +14,10 @@ import pytest
 from fleetcount_analysis.answers.averages import Counts, mean, mean_of_bins, quantile, share, value_test
 from fleetcount_analysis.gaussian_sums import GaussianSum
 from fleetcount_mechanisms.answers import Truth
-from fleetcount_mechanisms.design import Design, Spread
-from fleetcount_mechanisms.levels import Levels, scaled
+from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread, scaled
 from fleetcount_mechanisms.planning import spread_for_mean
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sampling import SamplingDie

@@ -10,7 +10,7 @@ from math import erf, expm1, sqrt
 from typing import Final
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw
-from fleetcount_mechanisms.design import Design, Outputs, Spread
+from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.errors import (
     MechanismError,
     require_at_least,
@@ -18,8 +18,8 @@ from fleetcount_mechanisms.errors import (
     require_positive,
 )
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import NoiseLaw, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, views_of

@@ -7,9 +7,10 @@ from typing import Any, cast
 import numpy as np
 import pytest
 from fleetcount_mechanisms.answers import Truth
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import NoiseLaw
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.errors import ScenarioError

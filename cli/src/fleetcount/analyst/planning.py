@@ -15,11 +15,11 @@ import scipy
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.reading import read
 from fleetcount_mechanisms.answers import AnswerLaw, answer_named, answer_names
-from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Outputs, Spread
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Outputs
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
-from fleetcount_mechanisms.losses import PlannedNoise
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread
 from fleetcount_mechanisms.planning import Plan, default_sampling_rate, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_protocol.errors import UsageError

@@ -13,7 +13,8 @@ from typing import Any, Final
 import click
 from fleetcount_analysis.answers import joined_errors, smallest_refused
 from fleetcount_analysis.csv_texts import csv_table
-from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design, Spread
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_mechanisms.planning import (
     MEAN_OF,
     Plan,

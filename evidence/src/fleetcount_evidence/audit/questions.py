@@ -13,8 +13,9 @@ from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.losses import Neighbours, noise_for
+from fleetcount_mechanisms.losses import Neighbours
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import noise_for
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.statement import of_levels
 from fleetcount_simulator.errors import ScenarioError
