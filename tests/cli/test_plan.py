@@ -50,13 +50,13 @@ def test_a_plan_of_a_number_says_how_far_its_mean_errs(fleetcount: Callable) -> 
     ("options", "said"),
     [
         (("--values", "33", "--show", "median"), "'mean'"),
-        (("--values", "1", "--show", "mean"), "--show is 'mean' of 1 value, allowed: 2 points or more"),
+        (("--values", "1", "--show", "mean"), "show is 'mean' of 1 value, allowed: 2 points or more"),
         (
             ("--values", "33", "--show", "mean", "--no-total"),
-            "allowed without --zooms, --shares, --in-order, --no-total",
+            "levels of its own; allowed without zooms, shares and no total",
         ),
-        (("--values", "64", "--show", "quantiles", "--zooms", "1,8", "--in-order"), "allowed without --zooms"),
-        (("--values", "64", "--show", "mean", "--windows", "2"), "--show is about one release, allowed: without"),
+        (("--values", "64", "--show", "quantiles", "--zooms", "1,8", "--in-order"), "allowed without zooms"),
+        (("--values", "64", "--show", "mean", "--windows", "2"), "--show is about one record, allowed: without"),
     ],
 )
 def test_what_does_not_go_with_a_number_is_refused(fleetcount: Callable, options: tuple[str, ...], said: str) -> None:
@@ -69,7 +69,7 @@ def test_what_does_not_go_with_a_number_is_refused(fleetcount: Callable, options
 def test_a_mean_is_planned_of_direct_answers_alone(fleetcount: Callable) -> None:
     ran = fleetcount(*GOOD, "--show", "mean")
 
-    assert ran.error_line == ("fleetcount plan: --show is 'mean' of sampling answers, allowed with --mechanism direct")
+    assert ran.error_line == ("fleetcount plan: show is 'mean' of sampling answers, allowed: of direct ones")
 
 
 def test_a_plan_shows_what_a_ledger_is_charged_which_for_bits_is_more_than_is_published(fleetcount: Callable) -> None:

@@ -15,26 +15,22 @@ from fleetcount_analysis.answers import joined_errors, smallest_refused
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
 from fleetcount_mechanisms.planned_noise import Spread
-from fleetcount_mechanisms.planning import (
-    MEAN_OF,
-    Plan,
-    mean_sd,
-    plan_question,
-    spread_for_mean,
-    spread_for_quantiles,
-)
+from fleetcount_mechanisms.planning import Plan, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount.analyst.planning import (
+    SHOWN,
     answer_law,
     asked_zooms,
     half_widths,
+    mean_errors,
     noise_law,
     opened_levels,
     plan_rows,
     round_counts,
+    shown_levels,
     title_of,
 )
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, one_line, show
@@ -88,7 +84,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--zooms", type=Several(Count(1, 128)), help="Count a grid of V squares at so many zooms, or sides: 1,8.")
 @click.option("--in-order", is_flag=True, help="With --zooms: the values are bins; zooms have 2, 4, ... together.")
 @click.option("--shares", type=Several(SHARE), help="With --zooms: their parts of the budget, like 0.83,0.17.")
-@click.option("--show", type=OneOf(("mean", "quantiles")), help="Of a direct number asked at V points: what is read.")
+@click.option("--show", type=OneOf(SHOWN), help="Of a direct number asked at V points: what is read.")
 @click.option("--no-total", is_flag=True, help="Open no total of all cells, which costs a cell little or nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
@@ -144,12 +140,10 @@ def plan(  # one parameter an option, passed by name
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
     zooms, shares, in_order, no_total = (others.pop(name) for name in ("zooms", "shares", "in_order", "no_total"))
     shown = others.pop("show")
-    if shown is not None:
-        _check_number(shown, values, others["mechanism"], zooms or shares or in_order, no_total, question["windows"])
     spread = asked_zooms(values, zooms[0] if zooms and len(zooms) == 1 else zooms, shares, in_order=in_order)
     if steps is not None and question["windows"] is None:
         question["windows"] = len(steps)
-    if refused := _not_together(question, steps, spread, output, others["largest_posterior"]):
+    if refused := _not_together(question, steps, spread, output, others["largest_posterior"], shown):
         raise UsageError(refused)
     if question["windows"] is not None:
         of_all: dict[str, Any] = {
@@ -165,22 +159,11 @@ def plan(  # one parameter an option, passed by name
     mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))
     law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others)
     if shown is not None:
-        spread = spread_for_mean(values, law) if shown == "mean" else spread_for_quantiles(values)
+        alone = not (zooms or shares or in_order or no_total)
+        spread = shown_levels(shown, values, mechanism, law, alone=alone)
     opened = opened_levels(answer, law, spread, total=not no_total)
     planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=opened)
     _show(planned, epsilon, limit, output, explain=explain, as_json=as_json)
-
-
-def _check_number(shown: str, values: int, mechanism: str, zoomed: object, no_total: bool, windows: int | None) -> None:
-    """Refuse what does not go with --show."""
-    if mechanism != "direct":
-        raise UsageError(f"--show is {shown!r} of {mechanism} answers, allowed with --mechanism direct")
-    if values == 1:
-        raise UsageError(f"--show is {shown!r} of 1 value, allowed: 2 points or more")
-    if zoomed or no_total:
-        raise UsageError("--show opens levels of its own, allowed without --zooms, --shares, --in-order, --no-total")
-    if windows is not None:
-        raise UsageError("--show is about one release, allowed: without --windows")
 
 
 def _not_together(
@@ -189,14 +172,16 @@ def _not_together(
     spread: Spread | None,
     output: Path | None,
     largest_posterior: Fraction | None,
+    shown: str | None,
 ) -> str:
     """Return why options that were given do not go with each other, or nothing."""
     if steps is not None and (output is not None or question["threat"] is not None):
         return "--levels goes with neither --output nor --threat"
     if spread is not None and (steps is not None or largest_posterior is not None):
         return "--zooms goes with neither --levels nor --largest-posterior"
-    if question["windows"] is not None and largest_posterior is not None:
-        return "--largest-posterior is about one record, allowed: without --windows"
+    if question["windows"] is not None and (shown is not None or largest_posterior is not None):
+        option = "--largest-posterior" if shown is None else "--show"
+        return f"{option} is about one record, allowed: without --windows"
     if question["alone"] and (question["windows"] is None or steps is not None):
         return "--alone is given, allowed with --windows and without --levels: a drill-down is planned alone"
     if question["windows"] is None and question["threat"] is not None:
@@ -308,7 +293,7 @@ def _record(planned: Plan) -> dict[str, Any]:
         "values": design.values,
         **({} if len(design.levels.sides) == 1 else {"zooms": len(design.levels.sides)}),
         "total_standard_error": total_sd(planned),
-        **_mean_errors(design),
+        **({"mean_standard_errors": errors} if (errors := mean_errors(design)) else {}),
         "aggregators": design.aggregators,
         "mechanism": design.name,
         "sampling_rate": str(design.exposure) if design.rounds == 2 else None,
@@ -339,16 +324,8 @@ def _total_line(planned: Plan) -> list[str]:
 
 def _mean_line(planned: Plan) -> list[str]:
     """Return how far the mean of numbers from 0 to 1 errs where their weighted sum is opened."""
-    if not planned.design.levels.weighted:
-        return []
-    errors = (f"{mean_sd(planned.design, devices):.2g} of {devices:,}" for devices in MEAN_OF)
-    return [f"The mean of numbers from 0 to 1, a sum of its own: error {', '.join(errors)}", ""]
-
-
-def _mean_errors(design: Design) -> dict[str, dict[int, float]]:
-    if not design.levels.weighted:
-        return {}
-    return {"mean_standard_errors": {devices: mean_sd(design, devices) for devices in MEAN_OF}}
+    errors = [f"{error:.2g} of {devices:,}" for devices, error in mean_errors(planned.design).items()]
+    return [f"The mean of numbers from 0 to 1, a sum of its own: error {', '.join(errors)}", ""] if errors else []
 
 
 def _zoom_lines(planned: Plan, epsilon: Fraction) -> list[str]:
