@@ -78,9 +78,14 @@ def joins_total(design: Design) -> bool:
     return design.levels.total and design.channel[0] == 1
 
 
+def nested(levels: Levels, of_each: Sequence[_T]) -> tuple[_T, ...]:
+    """Return what belongs to the levels that divide one another, of one thing a level: the zooms and the total."""
+    return tuple(of_each[: len(levels.sides)]) + tuple(of_each[-1:] if levels.total else ())
+
+
 def join_of(design: Design) -> tuple[Join, tuple[NoiseTotal, ...]]:
-    """Return the least-squares step of all levels of a design and the law of each level's noise, **coarse to fine**."""
-    laws = tuple(noise_total(law, design.aggregators) for law in reversed(design.laws))
+    """Return the least-squares step of a design's nested levels and the law of each one's noise, **coarse to fine**."""
+    laws = tuple(noise_total(law, design.aggregators) for law in reversed(nested(design.levels, design.laws)))
     return _join(pyramid_of(design.levels), laws), laws
 
 
@@ -108,7 +113,7 @@ def level_numbers(design: Design, opened: Sequence[_T], level: int) -> tuple[_T,
 
 
 def joined_errors(design: Design) -> tuple[float, ...]:
-    """Return the standard error of an empty cell in counts that add up, for every level, the cells first.
+    """Return the standard error of an empty cell in counts that add up, for every zoom and the total, the cells first.
 
     For planning, without data.
 
@@ -116,13 +121,13 @@ def joined_errors(design: Design) -> tuple[float, ...]:
         RangeError: a release of one level.
     """
     pyramid = _pyramid(design)
-    variances = [design.aggregators * law.draw_variance for law in design.laws]
+    variances = [design.aggregators * law.draw_variance for law in nested(design.levels, design.laws)]
     found = consistent_variances(pyramid, variances[::-1])
     return tuple(math.sqrt(float(one.max())) / float(design.channel[0]) for one in reversed(found))
 
 
 def joined_levels(design: Design, outputs: Sequence[int], level: Fraction) -> ConsistentCounts:
-    """Return counts of all levels of one release that add up, **the cells first**, each with its interval.
+    """Return counts of all zooms of one release and its total that add up, **the cells first**, with intervals.
 
     Raises:
         ShapeError: not exactly `design.output_count` numbers.
@@ -131,8 +136,8 @@ def joined_levels(design: Design, outputs: Sequence[int], level: Fraction) -> Co
     pyramid = _pyramid(design)
     found = consistent(
         pyramid,
-        [level_numbers(design, outputs, one) for one in reversed(range(design.levels.count))],
-        design.laws[::-1],
+        nested(design.levels, [level_numbers(design, outputs, one) for one in range(design.levels.count)])[::-1],
+        nested(design.levels, design.laws)[::-1],
         design.aggregators,
         level,
         design.channel[0],
@@ -147,6 +152,6 @@ def joined_levels(design: Design, outputs: Sequence[int], level: Fraction) -> Co
 
 
 def _pyramid(design: Design) -> Pyramid:
-    if design.levels.count == 1:
+    if len(design.levels.sides) + design.levels.total == 1:
         raise RangeError("levels", 1, "2 or more")
     return pyramid_of(design.levels)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from fleetcount_client.policy import DEFAULT_PERIOD_S
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, kind_of_law
@@ -58,7 +58,7 @@ from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range, exact_number, shown
 
 from fleetcount.keys.descriptors import read_descriptor
-from fleetcount.question.release_table import read_promise
+from fleetcount.question.release_table import read_promise, usual_points
 from fleetcount.question.schedule import SCHEDULE_KEYS, read_schedule
 
 # Refusals of a specification that come from the rules of a question or a law, told by file, line, key and value.
@@ -132,8 +132,8 @@ _UPLOAD_STYLES: Final = ("two_instalments", "one_envelope")
 _MOST_BITS: Final = MAX_VALUES.bit_length() - 1
 """A step of one more bit would have 4,096 candidates; the limit is 4,095."""
 _POINTS: Final = 5
-"""Points of a number where the file says nothing: the mean of n devices under noise of variance S is most accurate at
-about 1 + (4n/S)^(1/3) points, which are 3 for a thousand devices and 8 for a hundred thousand at a deviation of 36."""
+"""Points of a number that is not direct and has none in the file: the mean of n devices under noise of variance S is
+most accurate at about 1 + (4n/S)^(1/3), 3 for a thousand devices and 8 for a hundred thousand at a deviation of 36."""
 _TEXT: Final = r"[^\0-\x1f]{1,200}"
 _SHARE: Final = Range("(0, 1]")
 _LOCAL_EPSILON: Final = Range("(0, 10]")
@@ -224,14 +224,14 @@ class NumberTable:
     kind: str = setting(Table.slug)
     low: Fraction = setting(_exact_number)
     high: Fraction = setting(_exact_number)
-    points: int = setting(Table.integer, 2, MAX_VALUES, default=_POINTS)
+    points: int | None = setting(Table.integer, 2, MAX_VALUES, default=None)
     unit: str = setting(Table.text, r"[^\0-\x1f]{0,200}", "at most 200 characters", default="")
     outside: str = setting(Table.choice, ("clamp", "none"), default="clamp")
 
     def domain(self) -> Numbers:
         """Return the numbers."""
         outside = Outside[self.outside.upper()]
-        return Numbers(low=self.low, high=self.high, values=self.points, unit=self.unit, outside=outside)
+        return Numbers(low=self.low, high=self.high, values=self.points or _POINTS, unit=self.unit, outside=outside)
 
 
 @settings
@@ -434,7 +434,10 @@ def _domain_and_walk(root: Table, table: Table) -> tuple[ValueDomain, DrillDown 
         if root.has("drill_down"):
             raise table.refuse("domain", "'drill-down' where [drill_down] is given")
         kind = root.section("domain", None).choice("kind", tuple(_DOMAINS))
-        return cast("ValueDomain", read_settings(root, "domain", _DOMAINS[kind]).domain()), None
+        given: Any = read_settings(root, "domain", _DOMAINS[kind])
+        if isinstance(given, NumberTable) and given.points is None:
+            given = replace(given, points=usual_points(root))
+        return cast("ValueDomain", given.domain()), None
     if root.has("domain"):
         raise root.wrong(
             "domain", "is given, and a drill-down has none: its steps ask about prefixes of places or codes"
