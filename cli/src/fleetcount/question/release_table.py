@@ -18,9 +18,9 @@ from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_ZOOMS
-from fleetcount_protocol.window.domain import Categories, Prefixes, ValueDomain
+from fleetcount_protocol.window.domain import Categories, Cross, Prefixes, ValueDomain
 from fleetcount_protocol.window.fields import TOTAL_LABEL, Release, ReleaseKind, coarser_levels
-from fleetcount_protocol.window.levels import levels_of
+from fleetcount_protocol.window.levels import levels_of, shape_of
 from fleetcount_transport.settings import names_of, read_table, setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, exact_number
@@ -44,6 +44,14 @@ _NOISE_EPSILON: Final = Range("(0, 10]")
 _VARIANCE: Final = Range("[1/4, 100000000]")
 _SD: Final = Range("[1/2, 10000]")
 _LEVEL: Final = Range("(0, 1)")
+_NO_MARGINS: Final = {
+    "table": "is true for one signal, allowed: [domain] kind = 'cross'",
+    "single": "is true beside a signal with a single value, allowed: 2 values or more of each",
+    "mode": "is true for answers that are not direct, allowed: [question] mode = 'direct'; of others a margin is the"
+    " sum of its cells, and what they lose by numbers of its own was not worked out",
+    "kind": "is true for one-sided or exact counts, allowed: kind = 'gaussian' or 'geometric'",
+}
+"""Why a question opens no margins, told to who asks for them."""
 _NO_TOTAL: Final = {
     "one": "is true for a single value, allowed: 2 values or more; one is its own total",
     "exact": "is true for exact counts, allowed: false; a reader adds them up without an error",
@@ -96,7 +104,8 @@ class ReleaseTable:
     values or more with two-sided noise, those of a coin a window to 5 or more (9 below a rate of 1/5) with Gaussian
     noise and no zooms. `zooms` has how many times the side of a cell the squares of each zoom have, or how many bins
     are together, the cells first; a whole number stands for as many, each twice the one before. `shares` has the part
-    of the budget of each zoom, equal ones without it.
+    of the budget of each zoom, equal ones without it. `margins` opens those of a cross with noise of their own, by
+    default of direct answers: `shares` then has the part of the cells and of each margin.
     """
 
     kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)
@@ -111,6 +120,7 @@ class ReleaseTable:
     followed: bool | None = setting(Table.boolean, default=None)
     total: bool | None = setting(Table.boolean, default=None)
     shares: tuple[Fraction, ...] = setting(_shares, default=())
+    margins: bool | None = setting(Table.boolean, default=None)
 
 
 def read_promise(
@@ -135,7 +145,8 @@ def read_promise(
     usual = ReleaseKind.GEOMETRIC if shape.windows == 1 else ReleaseKind.GAUSSIAN
     kind = usual if asked.kind is None else next(one for one in _STRENGTHS if one.label == asked.kind)
     # A question that follows may have more windows under one toss than this one has.
-    spread, unit = _spread(table, domain, asked), max((*shape.units, *(size for units in periods for size in units)))
+    spread = _spread(table, domain, asked, answer, kind)
+    unit = max((*shape.units, *(size for units in periods for size in units)))
     if _with_total(table, domain, asked, answer, kind, unit):
         spread = spread.with_total_for(answer, _LAWS[kind], unit)
     _check_given(table, kind, epsilon)
@@ -222,13 +233,30 @@ def _with_total(
     return why is None if asked.total is None else asked.total
 
 
-def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable) -> Spread:
-    """Return the zooms that a release opens, and how their noise follows from that of the cells."""
+def _with_margins(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind) -> bool:
+    """Return whether the margins of a cross are opened: as asked, or by default where nothing speaks against it."""
+    against = {
+        "table": not isinstance(domain, Cross),
+        "single": 1 in (shape_of(domain) or ()),
+        "mode": kind_of(answer).form is not AnswerForm.TRUTH,
+        "kind": kind not in (ReleaseKind.GAUSSIAN, ReleaseKind.GEOMETRIC),
+    }
+    why = next((reason for reason, holds in against.items() if holds), None)
+    if asked.margins and why is not None:
+        raise table.wrong("margins", _NO_MARGINS[why])
+    return why is None and asked.margins is not False
+
+
+def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind) -> Spread:
+    """Return the levels that a release opens, and how their noise follows from that of the cells."""
+    margins = _with_margins(table, domain, asked, answer, kind)
     try:
-        levels = levels_of(domain, asked.zooms)
+        levels = levels_of(domain, asked.zooms, margins=margins)
     except QuestionError as error:
         raise table.wrong("zooms", f"is {table.raw('zooms')!r}: {error}") from None
-    zooms = len(asked.zooms)
-    if asked.shares and len(asked.shares) != zooms:
-        raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for each of the {zooms} zooms")
-    return Spread.of_shares(levels, asked.shares)
+    if asked.shares and len(asked.shares) != levels.count:
+        each = (
+            f"the cells and each of the {levels.count - 1} margins" if margins else f"each of the {levels.count} zooms"
+        )
+        raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for {each}")
+    return Spread.of_shares(levels, asked.shares, _LAWS.get(kind, GaussianNoise))
