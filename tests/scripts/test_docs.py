@@ -115,7 +115,7 @@ def test_a_census_is_a_table_of_two_signals_beside_its_truth(tmp_path: Path) -> 
     assert "48,842 persons, education by age, 16 by 4" in told
     rows = [line.split() for line in told.splitlines()[2:-1]]
     assert [row[0] for row in rows[::15]] == ["Preschool", "Doctorate"]
-    # Low, high and truth of all ages: in this draw one of 16 is outside; they are 69 wide where added cells would be 92.
+    # Low, high, truth of all ages: in this draw one of 16 is outside; 69 is the width where added cells would have 92.
     ends = [tuple(int(row[place].replace(",", "")) for place in (1, 3, 4)) for row in rows]
     assert sum(low <= true <= high for low, high, true in ends) == 15
     assert {high - low for low, high, _ in ends} <= {68, 69, 70}
