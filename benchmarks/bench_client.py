@@ -40,7 +40,7 @@ from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, SessionId, WindowId
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_protocol.window.window import Window

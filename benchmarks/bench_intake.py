@@ -38,7 +38,7 @@ from fleetcount_protocol.channel.session import (
 from fleetcount_protocol.ids import AggregatorId, Digest, new_report_id
 from fleetcount_protocol.limits import MAX_SESSIONS_PER_REQUEST, SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import Instalment, Receipt, ReleaseQuery, SessionAccepted
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import (

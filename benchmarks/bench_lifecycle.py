@@ -43,8 +43,8 @@ from fleetcount_aggregator.storage.rows import apply_change, install_window, rea
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.windows.question_install import adopt_question
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_simulator.network.deployments import Deployment

@@ -38,8 +38,7 @@ from fleetcount_aggregator.verification.remote_workers import RemoteWorkers
 from fleetcount_aggregator.verification.workers import ProcessWorkers, VerifiedReports, Workers, verify_reports
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import SignedQuestion
+from fleetcount_protocol.question.question import SignedQuestion, window_at
 from fleetcount_protocol.vdaf.field import FIELD64
 from rows import Row, quick, report, smoke
 from stored_window import context_over, identity_of, put

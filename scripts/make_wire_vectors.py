@@ -21,9 +21,9 @@ from fleetcount_protocol.channel import certificates, deny_list, greetings, sess
 from fleetcount_protocol.channel.hpke import HpkeKeyPair  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError, QuestionError  # noqa: E402 - path
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId  # noqa: E402 - path
-from fleetcount_protocol.question import derive, key_list, orders  # noqa: E402 - path
+from fleetcount_protocol.question import key_list, orders  # noqa: E402 - path
 from fleetcount_protocol.question import signing as signed_question_file  # noqa: E402 - path
-from fleetcount_protocol.question.question import decode_question  # noqa: E402 - path
+from fleetcount_protocol.question.question import decode_question, window_at, window_verify_key  # noqa: E402 - path
 from fleetcount_protocol.release import commitments  # noqa: E402 - path
 from fleetcount_protocol.release.chain import ChainLink  # noqa: E402 - path
 from fleetcount_protocol.release.record import decode_record, sign_record  # noqa: E402 - path
@@ -84,7 +84,7 @@ def questions() -> list[dict[str, Any]]:
         made = unstarted if unstarted.schedule.submission is None else unstarted.started(question_samples.FIRST + 3_600)
         last = made.schedule.windows - 1
         survivors = {1: (1, 5), last: (4, 23)} if made.drill_down else {}
-        windows = [derive.window_at(made, index, survivors.get(index, ())) for index in sorted({0, min(1, last), last})]
+        windows = [window_at(made, index, survivors.get(index, ())) for index in sorted({0, min(1, last), last})]
         found.append(
             {
                 "name": name,
@@ -105,7 +105,7 @@ def questions() -> list[dict[str, Any]]:
                         ),
                         "canonical": window.canonical.hex(),
                         "window_id": window.window_id.hex(),
-                        "verify_key": derive.window_verify_key(question_samples.SEED, window.window_id).hex(),
+                        "verify_key": window_verify_key(question_samples.SEED, window.window_id).hex(),
                         "bad": refused_only(decode_window, cut_and_flipped(window.canonical)),
                     }
                     for window in windows

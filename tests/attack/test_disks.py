@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at, window_verify_key
+from fleetcount_protocol.question.question import window_at, window_verify_key
 
 from tests.attack.suite import FIGURE
 from tests.support.deployment import Deployed

@@ -27,7 +27,7 @@ from fleetcount_protocol.channel.certificates import (
 )
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.messages import QuestionOffer
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_simulator.network.deployments import Authorities, Deployment

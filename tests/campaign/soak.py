@@ -28,8 +28,7 @@ import grpc.aio
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_transport.lost_reasons import call_reason
 
 from tests.support.broker import embedded_broker

@@ -24,8 +24,7 @@ from fleetcount.show.demo_walk import step_lines
 from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.chain import ChainLink
 from fleetcount_protocol.release.record import ReleaseRecord, sign_record
 from fleetcount_protocol.release.walk import next_step

@@ -18,8 +18,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState, WindowStatus
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.chain import ChainLink
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind

@@ -4,11 +4,15 @@ import csv
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from itertools import cycle
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
-from fleetcount_analysis.remap import sampling_remap
+from fleetcount_analysis.channels import noise_size
+from fleetcount_analysis.remap import one_sided_remap, response_remap, sampling_remap
+from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_protocol.release.record import Cell, ReleaseRecord, sign_record
 from fleetcount_protocol.release.record_json import record_to_json
 from fleetcount_protocol.window.fields import Mode
@@ -23,10 +27,10 @@ PRIOR = "count,weight\n0,50\n1,20\n2,10\n30,1\n"
 
 def released(window: Window, raws: tuple[int, ...] = RAWS) -> ReleaseRecord:
     cells = tuple(
-        Cell(value=v, label=window.domain.label(v), raw=raw, estimate=Fraction(4 * raw), low=0, high=99)
-        for v, raw in enumerate(raws[: window.values], start=1)
+        Cell(value=v, label=window.label(v), raw=raw, estimate=Fraction(4 * raw), low=0, high=99)
+        for v, raw in zip(range(1, window.design.cell_count + 1), cycle(raws))
     )
-    return protocol_samples.record(window, cells=cells)
+    return protocol_samples.record(window, cells=cells, baseline_raw=40 if window.mode is Mode.RESPONSE else None)
 
 
 def write_release(path: Path, window: Window) -> Path:
@@ -94,19 +98,32 @@ def test_a_direct_release_has_no_sampling(fleetcount: Callable, tmp_path: Path) 
     assert answers(output) == [0, 0, 3]
 
 
-@pytest.mark.parametrize("kind", ["mangat", "k_ary", "mangat_vector", "one_sided"])
-def test_other_channels_are_refused_by_name(fleetcount: Callable, tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["mangat", "k_ary", "mangat_vector", "one_sided", "direct_zooms", "direct_total"])
+def test_every_kind_of_release_is_read_by_its_own_law(fleetcount: Callable, tmp_path: Path, kind: str) -> None:
     window = protocol_samples.every_window()[kind]
-    prior = tmp_path / "prior.csv"
-    prior.write_text(PRIOR)
-
-    ran = fleetcount(
-        "remap", "--release", write_release(tmp_path / "r.json", window), "--prior", prior, "--loss", "absolute"
+    record = released(window)
+    release, output, prior = (
+        write_release(tmp_path / "r.json", window),
+        tmp_path / "answers.csv",
+        tmp_path / "prior.csv",
     )
+    prior.write_text("count,weight\n0,50\n1,20\n2,10\n")
 
-    assert ran.code == 2
-    named = "response" if window.mode is Mode.RESPONSE else "one-sided"
-    assert f"is a {named} release; remap reads sampling and direct releases" in ran.error_line
+    ran = fleetcount("remap", "--release", release, "--prior", prior, "--loss", "squared", "--output", output)
+
+    design, weights = window.design, [50 / 80, 20 / 80, 10 / 80]
+    k = design.aggregators
+    raws = [cell.raw for cell in record.cells[: window.values]]
+    if kind == "one_sided":
+        best = one_sided_remap(weights, "squared", cast("OneSidedNoise", design.noise), k)
+    elif record.baseline_raw is None:
+        best = sampling_remap(weights, "squared", Fraction(1), noise_size(design.noise), k)
+    else:
+        devices = record.baseline_raw + (0 if kind == "mangat_vector" else sum(raws))
+        best = response_remap(weights, "squared", design.channel, devices, noise_size(design.noise), k)
+    assert ran.code == 0
+    assert answers(output) == best.read(raws).tolist()
+    assert len(answers(output)) == window.values
 
 
 def test_a_prior_as_editors_save_it_is_read(fleetcount: Callable, files: tuple[Path, Path]) -> None:

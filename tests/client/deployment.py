@@ -26,11 +26,10 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId
 from fleetcount_protocol.messages import QuestionOffer, ReleaseAnswer
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Participants, Schedule
 from fleetcount_protocol.question.key_list import KeyList, ListedKey, sign_key_list
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
-from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle

@@ -147,7 +147,15 @@ async def mqtt_broker(port: int, certificate: Path | None = None, key: Path | No
     try:
         yield
     finally:
-        await broker.shutdown()
+        handlers = [handler for _, handler in broker._sessions.values()]
+        ending = asyncio.create_task(broker.shutdown())
+        while not (await asyncio.wait([ending], timeout=2))[0]:
+            # A reader that has a packet in the moment in which it is cancelled goes on reading: asyncio.wait_for of
+            # Python 3.11 forgets the cancellation, and the broker waits for that reader.
+            for handler in handlers:
+                if handler._reader_task:
+                    handler._reader_task.cancel()
+        await ending
 
 
 @asynccontextmanager

@@ -9,9 +9,8 @@ from fleetcount_client.private_places import PrivatePlaces, PrivateSignal
 from fleetcount_client.signals import FileSource, Reading, SignalFault, fault_of
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_protocol.ids import QuestionId
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.codes import CodeForm, Codes
 from fleetcount_protocol.window.domain import Categories, Prefixes, all_prefixes
 from fleetcount_protocol.window.window import Window

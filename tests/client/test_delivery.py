@@ -18,7 +18,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.limits import MAX_KEY_NUMBER
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, UploadStyle
 from fleetcount_protocol.window.window import Window

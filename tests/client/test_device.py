@@ -25,7 +25,7 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.fields import Aggregator, Mode, UploadStyle
 from fleetcount_protocol.window.window import Window
 

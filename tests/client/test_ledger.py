@@ -24,9 +24,8 @@ from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import QuestionId, WindowId
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, DrillDown, Schedule
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 

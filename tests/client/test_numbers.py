@@ -12,7 +12,7 @@ from fleetcount_client.signals import Description, Reading, fault_of, unfit
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.domain import Numbers, Outside
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.signal import Kind

@@ -19,9 +19,8 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import WindowId
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.client.deployment import SIGNAL, START, Deployment, charge_of, open_policy

@@ -30,10 +30,9 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     SessionRequest,
 )
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Submission
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.fields import Aggregator, Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints

@@ -35,8 +35,8 @@ from fleetcount_protocol.messages import (
     SessionRefused,
     WindowState,
 )
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.orders import OrderAction
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.question import QUESTION_LIST
 from fleetcount_transport.toml_table import ConfigError

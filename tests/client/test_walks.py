@@ -17,9 +17,8 @@ from fleetcount_mechanisms.statement import epsilon_of
 from fleetcount_protocol.errors import SignatureError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.release.record import ReleaseRecord, decode_record, sign_record
 from fleetcount_protocol.window.domain import Prefixes

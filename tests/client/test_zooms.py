@@ -10,8 +10,8 @@ from fleetcount_client.ledger import charges_of_question
 from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.policy import judge_question, judge_window
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown, Participants
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.record import ReleaseRecord, decode_record
 from fleetcount_protocol.release.walk import next_step
 from fleetcount_protocol.window.domain import Prefixes

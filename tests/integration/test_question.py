@@ -15,10 +15,9 @@ from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.channel.session import SessionSecret, new_session, seal_instalment
 from fleetcount_protocol.ids import ReportId, new_report_id
 from fleetcount_protocol.messages import Instalment, QuestionOffer, Receipt, ReleaseAnswer, SessionAccepted, WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
 from fleetcount_protocol.question.key_list import key_for
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.record import ReleaseRecord, decode_record
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 from fleetcount_protocol.window.window import Window, context_of, prio3_for

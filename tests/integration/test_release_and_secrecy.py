@@ -19,7 +19,7 @@ from cryptography.exceptions import InvalidSignature
 from fleetcount.run.health import ask_page
 from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
-from fleetcount_protocol.question.derive import window_at, window_verify_key
+from fleetcount_protocol.question.question import window_at, window_verify_key
 from fleetcount_protocol.window.domain import Bins
 from fleetcount_protocol.window.fields import Release, ReleaseKind
 from fleetcount_protocol.wire.device_columns import UPLOAD

@@ -37,7 +37,7 @@ def way(sums: Callable[..., Any], write: Callable[..., Any], power_rows: int) ->
         """Take entries and powers from the first rows, write x and y behind them."""
         for index in range(2 * count):
             write(rows, table + power_rows * index, load(rows, count + index))
-        x, y = sums(rows, 0, count, table)
+        x, y = sums(rows, 0, count, table, table + power_rows, 2)
         store(rows, 3 * count, x)
         store(rows, 3 * count + 1, y)
 

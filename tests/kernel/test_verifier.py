@@ -23,6 +23,7 @@ from fleetcount_protocol.vdaf.field import FIELD64, XofTurboShake128, domain_sep
 from fleetcount_protocol.vdaf.prio3 import (
     Prio3,
     prio3_bits,
+    prio3_multihot,
     prio3_one_hot,
     prio3_sum_vec_with_multiproof,
     prio3_two_round,
@@ -62,6 +63,9 @@ def honest(prio3: Prio3, count: int, seed: int = 1) -> list[list[int]]:
             found.append(circuit.encode((draws.choice([0, place]), place)))
         elif circuit.name == "OneHot":
             found.append(circuit.encode(draws.randrange(circuit.measurement_length)))
+        elif circuit.name == "Multihot":
+            chosen = draws.sample(range(circuit.length), draws.randint(0, circuit.most))
+            found.append(circuit.encode([int(value in chosen) for value in range(circuit.length)]))
         else:
             found.append(circuit.encode([draws.randrange(2) for _ in range(circuit.measurement_length)]))
     return found
@@ -87,6 +91,11 @@ ALGORITHMS = [
     prio3_sum_vec_with_multiproof(7, 1, 7, 2),
     prio3_sum_vec_with_multiproof(7, 1, 1, 2),
     prio3_sum_vec_with_multiproof(7, 1, 20, 2, proofs=2),
+    prio3_multihot(1, 1, 2),
+    prio3_multihot(6, 1, 3),
+    prio3_multihot(6, 6, 2),
+    prio3_multihot(40, 5, 2),
+    prio3_multihot(9, 4, 5),
 ]
 
 
@@ -127,7 +136,9 @@ def flipped(column: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-@pytest.mark.parametrize("prio3", [prio3_two_round(3, 2), prio3_one_hot(3, 3), prio3_bits(5, 2)], ids=name)
+@pytest.mark.parametrize(
+    "prio3", [prio3_two_round(3, 2), prio3_one_hot(3, 3), prio3_bits(5, 2), prio3_multihot(5, 3, 2)], ids=name
+)
 def test_a_changed_bit_changes_the_answer_for_its_report_alone(prio3: Prio3) -> None:
     draws = random.Random(3)
     for aggregator, batch in enumerate(shard(prio3, honest(prio3, 9))):
@@ -195,7 +206,9 @@ def test_a_wrong_key_or_position_is_seen_as_the_twin_sees_it() -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 2**62, P - 2**58, P])
-@pytest.mark.parametrize("prio3", [prio3_two_round(20, 2), prio3_one_hot(9, 2), prio3_bits(9, 3)], ids=name)
+@pytest.mark.parametrize(
+    "prio3", [prio3_two_round(20, 2), prio3_one_hot(9, 2), prio3_bits(9, 3), prio3_multihot(9, 3, 2)], ids=name
+)
 def test_reports_of_the_slow_path_have_the_same_answers(prio3: Prio3, limit: int) -> None:
     # A squeezed word that is not below p sends its report to the twin once in 2**32 words; a lower limit, often.
     for aggregator, batch in enumerate(shard(prio3, honest(prio3, 13))):
@@ -249,7 +262,9 @@ def _judge_to_row(plan: Plan, rows: Words) -> None:
     store(rows, plan.seeds_at, judge(plan, splat(np.uint64(0)), splat(np.uint64(0)), rows))
 
 
-@pytest.mark.parametrize("prio3", [prio3_two_round(3, 2), prio3_one_hot(3, 2), prio3_bits(10, 2)], ids=name)
+@pytest.mark.parametrize(
+    "prio3", [prio3_two_round(3, 2), prio3_one_hot(3, 2), prio3_bits(10, 2), prio3_multihot(7, 2, 2)], ids=name
+)
 def test_a_query_point_that_is_a_root_of_unity_of_the_wires_is_an_invalid_proof(prio3: Prio3) -> None:
     plan, layout = new_plan(prio3, 1, CTX, KEY)
     with layout.memory() as rows:

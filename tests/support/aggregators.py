@@ -41,9 +41,8 @@ from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, new_report_id
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Participants, Schedule
-from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 from fleetcount_protocol.window.domain import Categories

@@ -28,9 +28,8 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority, load_
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
 from fleetcount_protocol.messages import ReleaseAnswer, ReleaseQuery, WindowState, WindowStatus
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Participants, Schedule
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, Mode, Release, ReleaseKind, UploadStyle

@@ -32,7 +32,7 @@ from fleetcount_protocol.messages import (
     SessionReply,
     SessionRequest,
 )
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.network.connections import own_transport

@@ -9,11 +9,10 @@ from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, DrillDown, Participants, Schedule, Submission
 from fleetcount_protocol.question.key_list import KeyList, ListedKey
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder
-from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord
 from fleetcount_protocol.window.codes import CodeForm, Codes

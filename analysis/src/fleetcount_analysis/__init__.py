@@ -18,9 +18,11 @@ __all__ = [
     "geometric_remap",
     "noise_sum",
     "one_sided_map",
+    "one_sided_remap",
     "optimal_remap",
     "read",
     "response_intervals",
+    "response_remap",
     "sampling_intervals",
     "sampling_remap",
     "simultaneous_level",
@@ -39,7 +41,15 @@ if TYPE_CHECKING:
     )
     from fleetcount_analysis.one_sided import OneSidedMap, one_sided_map
     from fleetcount_analysis.reading import Reading, exact_estimates, read
-    from fleetcount_analysis.remap import Loss, Remap, geometric_remap, optimal_remap, sampling_remap
+    from fleetcount_analysis.remap import (
+        Loss,
+        Remap,
+        geometric_remap,
+        one_sided_remap,
+        optimal_remap,
+        response_remap,
+        sampling_remap,
+    )
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
 
@@ -51,6 +61,6 @@ else:
             "intervals": "direct_intervals response_intervals sampling_intervals simultaneous_level sum_interval",
             "one_sided": "OneSidedMap one_sided_map",
             "reading": "Reading exact_estimates read",
-            "remap": "Loss Remap geometric_remap optimal_remap sampling_remap",
+            "remap": "Loss Remap geometric_remap one_sided_remap optimal_remap response_remap sampling_remap",
         },
     )

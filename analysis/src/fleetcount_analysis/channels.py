@@ -48,6 +48,7 @@ _TABLE_LIMIT = 1 << 16
 many nodes, relative error below 1e-11."""
 
 _TRANSFORM_LIMIT = 1 << 21
+_LARGEST_MATRIX = 1 << 26
 _CHUNK_ELEMENTS = 1 << 19
 
 
@@ -175,6 +176,19 @@ class NoiseSum:
         return np.asarray(np.minimum(total - self._rate * far + log_scale, 0.0), dtype=np.float64)
 
 
+def check_entries(largest_count: int, outputs: int) -> None:
+    """Refuse a channel of the counts 0..largest_count by so many outputs that has more than 2^26 entries.
+
+    Raises:
+        TooLargeError: with both numbers.
+    """
+    if (largest_count + 1) * outputs > _LARGEST_MATRIX:
+        raise TooLargeError(
+            f"a channel of {largest_count + 1} counts by {outputs} outputs is above {_LARGEST_MATRIX} entries: "
+            "use a smaller largest count or a larger noise epsilon"
+        )
+
+
 NoiseSize = Fraction | GaussianNoise | None
 """One aggregator's noise on one number: e1 of two-sided geometric noise, the law of Gaussian noise, or None."""
 
@@ -223,11 +237,7 @@ class SamplingChannel:
             raise RangeError("largest count", largest_count, "0 or more")
         reach = _reach(self.noise)
         columns = largest_count + 2 * reach + 1
-        if (largest_count + 1) * columns > 1 << 26:
-            raise TooLargeError(
-                f"a channel of {largest_count + 1} counts by {columns} outputs is above 67108864 entries: "
-                "use a smaller largest count or a larger noise epsilon"
-            )
+        check_entries(largest_count, columns)
         n, outputs = np.arange(largest_count + 1), np.arange(-reach, largest_count + reach + 1)
         shifted = np.exp(self.noise.log_mass(outputs[None, :] - n[:, None]))
         if self.sampling_rate == 1:

@@ -1,21 +1,24 @@
 """Reading of a release with a user's own prior and loss: the answer of least expected loss for every possible output.
 
-It must use the true channel only: all k noises, and the sampling. The universality of [GEO] Theorem 3.1 holds only for
-one geometric noise without sampling; for k >= 2 or p < 1 the remap is the best reading, but not of the best mechanism.
+It must use the true channel only: all k noises, the sampling or the devices' own responses. The universality of [GEO]
+Theorem 3.1 holds only for one geometric noise without sampling; for k >= 2 or p < 1 the remap is the best reading, but
+not of the best mechanism.
 
 With w_i(y) = prior_i P[y | i], the answer to y is the smallest j that minimises sum_i w_i(y) loss(i, j); an output of
 no mass keeps its own value, clamped into 0..n (docs/privacy.md 4).
 """
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, Literal
 
 import numpy as np
 import scipy
+from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import ArrayLike, NDArray
 
-from fleetcount_analysis.channels import NoiseSize, SamplingChannel, noise_sum
+from fleetcount_analysis.channels import NoiseSize, SamplingChannel, check_entries, noise_sum
 from fleetcount_analysis.errors import NoOptimumError, RangeError, ShapeError, TooLargeError
 
 Floats = NDArray[np.float64]
@@ -26,6 +29,10 @@ Loss = NamedLoss | Floats
 LOSSES: Final[tuple[NamedLoss, ...]] = ("absolute", "squared", "zero-one")
 
 _TIE: Final = 1e-12
+_TAIL: Final = 1e-18
+_RARE: Final = 1e-12
+_DEVIATIONS: Final = 9.0
+"""A sum of devices' coins is outside so many standard deviations, and so many devices, with probability below 1e-17."""
 _LARGEST_PROGRAM: Final = 100
 
 
@@ -68,6 +75,61 @@ def sampling_remap(prior: ArrayLike, loss: Loss, sampling_rate: Fraction, noise:
     channel = SamplingChannel(sampling_rate=sampling_rate, noise=noise_sum(noise, aggregators))
     smallest, matrix = channel.matrix(weights.size - 1)
     return optimal_remap(weights, matrix, loss, smallest)
+
+
+def one_sided_remap(prior: ArrayLike, loss: Loss, noise: OneSidedNoise, aggregators: int) -> Remap:
+    """Return the Bayes-optimal reading of one count with k one-sided geometric noises, which add up in one direction.
+
+    The sum of the noises is negative binomial with k successes and ratio exp(-epsilon). Source: [ADP] Theorem VIII.3,
+    where the error of such noise is least after the reader's remap.
+
+    Raises:
+        RangeError, ShapeError, TooLargeError: as `sampling_remap`.
+    """
+    weights = checked_prior(prior)
+    count, keep = weights.size - 1, -math.expm1(-float(noise.epsilon))
+    reach = int(scipy.stats.nbinom.isf(_TAIL, aggregators, keep)) + 1
+    check_entries(count, count + reach + 1)
+    n, z = np.arange(count + 1), np.arange(count + reach + 1)
+    matrix = scipy.stats.nbinom.pmf(z[None, :] - n[:, None], aggregators, keep)
+    if noise.direction == "up":
+        return optimal_remap(weights, matrix, loss)
+    # Noise downwards is the mirror image: count - (output - n) for the count n - i.
+    return optimal_remap(weights, np.ascontiguousarray(matrix[::-1, ::-1]), loss, -reach)
+
+
+def response_remap(
+    prior: ArrayLike, loss: Loss, channel: tuple[Fraction, Fraction], devices: int, noise: NoiseSize, aggregators: int
+) -> Remap:
+    """Return the Bayes-optimal reading of the noised count of one answer that `devices` devices randomize.
+
+    `channel` is (P, Q), the chances of the answer for a device whose truth it is and for another one: with i devices of
+    that truth the output is Bin(i, P) + Bin(devices - i, Q) and k noises. `devices` is taken as known; the noise of the
+    published number of devices is not in the law. The table has the outputs of probability 1e-12 and more.
+
+    Raises:
+        RangeError, ShapeError, TooLargeError: as `sampling_remap`; also for a prior beyond the number of devices.
+    """
+    weights = checked_prior(prior)
+    count, (hit, miss) = weights.size - 1, (float(one) for one in channel)
+    if count > devices:
+        raise RangeError("largest count of the prior", count, f"up to the {devices} devices of the release")
+    summed = noise_sum(noise, aggregators)
+    i = np.arange(count + 1)
+    means = i * hit + (devices - i) * miss
+    variances = i * hit * (1 - hit) + (devices - i) * miss * (1 - miss)
+    reach = summed.reach + math.ceil(_DEVIATIONS * math.sqrt(float(variances.max())) + _DEVIATIONS)
+    smallest = math.floor(float(means.min())) - reach
+    size = math.ceil(float(means.max())) + reach - smallest + 1
+    check_entries(count, size)
+    angles = 2 * np.pi * np.arange(size // 2 + 1) / size
+    turn = np.exp(-1j * angles) - 1
+    coins = (1 + hit * turn)[None, :] ** i[:, None] * (1 + miss * turn)[None, :] ** (devices - i)[:, None]
+    waves = coins * np.exp(summed.log_characteristic(angles) + 1j * angles * smallest)[None, :]
+    matrix = np.maximum(np.fft.irfft(waves, size, axis=1), 0.0)
+    # The transform is exact to 1e-16: what is rarer than this is read as the nearest output that is not.
+    likely = np.flatnonzero(weights @ matrix > _RARE)
+    return optimal_remap(weights, matrix[:, likely[0] : likely[-1] + 1], loss, smallest + int(likely[0]))
 
 
 def geometric_remap(prior: ArrayLike, loss: Loss, ratio: float | Fraction) -> Remap:

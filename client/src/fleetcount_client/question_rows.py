@@ -14,8 +14,7 @@ from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.clock import LARGEST_LEAD_S
 from fleetcount_protocol.errors import MachineError, PeerError, UsageError
 from fleetcount_protocol.ids import QuestionId, WindowId
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints
 

@@ -16,7 +16,7 @@ from fleetcount_protocol.channel.session import seal_instalment
 from fleetcount_protocol.errors import DecodeError, MachineError, QuestionError, RejectReason
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.messages import QuestionOffer
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.fields import Aggregator, UploadStyle
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport import failpoints

@@ -17,11 +17,10 @@ from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import DecodeError, MachineError, PeerError, QuestionError, UsageError
 from fleetcount_protocol.ids import QuestionId
 from fleetcount_protocol.messages import QuestionOffer
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.key_list import check_distinct_keys, key_for, replaces
 from fleetcount_protocol.question.orders import OrderAction, SignedOrder, skipped_windows, started_question
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window

@@ -33,8 +33,10 @@ from fleetcount_kernel.simd import (
     store,
 )
 
+LARGEST_SUM: Final = 128
+"""The most entries of a sum: `_whole_sum` allows them, split sums 1,024."""
 LARGEST_BLOCK: Final = 64
-"""The most entries of a block: `_whole_sum` allows 128, split sums 1,024, but the table of powers must stay small."""
+"""The most entries of a block of powers, whose table must stay small."""
 
 _LIMBS: Final = 3
 _LIMB_BITS: Final = 22
@@ -63,11 +65,11 @@ def split_read_power(rows: Words, row: int) -> Lanes:
 
 
 @compiled
-def split_block_sums(rows: Words, first: int, count: int, table: int) -> tuple[Lanes, Lanes]:
-    """Return x and y, the sums of entry i times power i and of entry i times power 2 i, i from 1 to `count`.
+def split_block_sums(rows: Words, first: int, count: int, table: int, other: int, stride: int) -> tuple[Lanes, Lanes]:
+    """Return two sums of `count` entries times weights: of rows `first` and on times those at `table` and at `other`.
 
-    Entry 1 is row `first`. Power 1 is at row `table`, the next powers follow. Twelve sums: for x and for y one for each
-    half of an entry and limb of a power. The results are below p; `count` is at most 1,024.
+    Weights stand one after the other at `table`, `stride` weights apart at `other`. Twelve sums: for either one for
+    each half of an entry and limb of a weight. The results are below p; `count` is at most 1,024.
     """
     a = b = c = d = e = f = splat(_ZERO)
     g = h = i = j = k = m = splat(_ZERO)
@@ -84,7 +86,7 @@ def split_block_sums(rows: Words, first: int, count: int, table: int) -> tuple[L
         limb = load(rows, row + 2)
         c += multiply_low(low, limb)
         f += multiply_low(high, limb)
-        row = table + _LIMBS * (2 * step + 1)
+        row = other + _LIMBS * stride * step
         limb = load(rows, row)
         g += multiply_low(low, limb)
         j += multiply_low(high, limb)
@@ -110,10 +112,10 @@ def fused_read_power(rows: Words, row: int) -> Lanes:
 
 
 @compiled
-def fused_block_sums(rows: Words, first: int, count: int, table: int) -> tuple[Lanes, Lanes]:
+def fused_block_sums(rows: Words, first: int, count: int, table: int, other: int, stride: int) -> tuple[Lanes, Lanes]:
     """Return the same as `split_block_sums`; `count` is at most 128.
 
-    A pair of sums for each half of an entry, for x and for y, as `_whole_sum` needs them.
+    A pair of sums for each half of an entry, for either table, as `_whole_sum` needs them.
     """
     a = b = c = d = splat(_ZERO)
     e = f = g = h = splat(_ZERO)
@@ -129,7 +131,7 @@ def fused_block_sums(rows: Words, first: int, count: int, table: int) -> tuple[L
         b = multiply_add_high(b, low_raised, top)
         c = multiply_add_low(c, high, power)
         d = multiply_add_high(d, high_raised, top)
-        power = load(rows, table + 2 * step + 1)
+        power = load(rows, other + stride * step)
         top = shift_right(power, 12)
         e = multiply_add_low(e, low, power)
         f = multiply_add_high(f, low_raised, top)

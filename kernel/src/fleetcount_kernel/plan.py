@@ -12,10 +12,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.vdaf.circuits import OneHot, SumVec, TwoRoundOneHot
+from fleetcount_protocol.vdaf.circuits import BitVector, Multihot, OneHot, SumVec, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import FIELD64, SEED_SIZE, domain_separation_tag, evaluation_domain
 from fleetcount_protocol.vdaf.prio3 import Prio3
 
+from fleetcount_kernel.block_sums import LARGEST_SUM, POWER_ROWS
 from fleetcount_kernel.power_sums import TABLE_ROWS, block_length
 from fleetcount_kernel.simd import WIDTH, Words
 from fleetcount_kernel.sponge import STATE_ROWS
@@ -36,7 +37,9 @@ _USAGES: Final = {
 class Plan(NamedTuple):
     """One algorithm at one aggregator; the names of lengths are those of `Prio3`, `Flp` and the circuit.
 
-    A measurement is `vectors` vectors of `length` entries; `chunk_length` is 0 except for the bit check. `measurement`
+    A measurement is `vectors` vectors of `length` entries; `chunk_length` is 0 except for the bit check. In a set
+    `holder` is the index of the entry "it has any", elsewhere 0, and `rest` how many bits stand behind it, with weights
+    at `rest_weights_at`; their sum is kept in the row behind the measurement, and zeros fill the calls. `measurement`
     and `outputs` are lengths of a report, `proof`, `joint`, `query` and `verifier` of one proof. `block` is the
     number of small steps (`power_sums`). A head is the constant beginning of a hashed message. Rows at `last_value_at`
     are the weights of the gadget polynomial's last value in terms of the others. The row at `rejected_from_at` is p: a
@@ -50,6 +53,8 @@ class Plan(NamedTuple):
     vectors: int
     length: int
     chunk_length: int
+    holder: int
+    rest: int
     calls: int
     measurement: int
     proof: int
@@ -82,6 +87,7 @@ class Plan(NamedTuple):
     gadget_nodes_at: int
     gadget_inverse_at: int
     last_value_at: int
+    rest_weights_at: int
     twists_at: int
     measurement_at: int
     proofs_at: int
@@ -105,7 +111,11 @@ def covers(prio3: Prio3) -> bool:
     circuit = prio3.circuit
     if prio3.field != FIELD64:
         return False
-    return isinstance(circuit, TwoRoundOneHot | OneHot) or (isinstance(circuit, SumVec) and circuit.bits == 1)
+    if isinstance(circuit, SumVec):
+        return circuit.bits == 1
+    if isinstance(circuit, Multihot):
+        return circuit.gadget_calls <= LARGEST_SUM
+    return isinstance(circuit, TwoRoundOneHot | OneHot)
 
 
 class Layout:
@@ -188,7 +198,9 @@ def new_plan(
         proofs=prio3.proofs,
         vectors=vectors,
         length=length,
-        chunk_length=circuit.chunk_length if isinstance(circuit, SumVec) else 0,
+        chunk_length=circuit.chunk_length if isinstance(circuit, BitVector) else 0,
+        holder=circuit.length if isinstance(circuit, Multihot) else 0,
+        rest=len(_rest_weights(prio3)),
         calls=circuit.gadget_calls,
         measurement=circuit.measurement_length,
         proof=flp.proof_length,
@@ -224,7 +236,12 @@ def _place_constants(layout: Layout, prio3: Prio3, rejected_from: int) -> None:
     # The gadget polynomial has degree below size - 1: its top coefficient, (1/size) sum of value times node, is zero.
     last_inverse = FIELD64.inverse(gadget.nodes[-1])
     layout.constant("last_value", [-node * last_inverse % FIELD64.modulus for node in gadget.nodes[:-1]])
+    layout.constant("rest_weights", _rest_weights(prio3))
     layout.constant("twists", _twists(gadget.nodes[: wires.size], wires.size_inverse))
+
+
+def _rest_weights(prio3: Prio3) -> list[int]:
+    return prio3.circuit.rest_weights if isinstance(prio3.circuit, Multihot) else []
 
 
 def _twists(powers: Sequence[int], size_inverse: int) -> list[int]:
@@ -236,13 +253,14 @@ def _twists(powers: Sequence[int], size_inverse: int) -> list[int]:
 
 def _place_working_rows(layout: Layout, prio3: Prio3, *, sharding: bool) -> None:
     circuit, flp, proofs = prio3.circuit, prio3.flp, prio3.proofs
-    layout.working("measurement", circuit.measurement_length)
+    filled = circuit.chunk_length * circuit.gadget_calls if isinstance(circuit, Multihot) else 0
+    layout.working("measurement", max(circuit.measurement_length, filled))
     layout.working("proofs", flp.proof_length * proofs)
     layout.working("joint", circuit.joint_rand_length * proofs)
     layout.working("query", flp.query_rand_length * proofs)
     layout.working("seeds", 2 * SEED_SIZE // _WORD_BYTES)
     layout.working("verifiers", flp.verifier_length)
-    layout.working("table", TABLE_ROWS)
+    layout.working("table", max(TABLE_ROWS, 2 * POWER_ROWS * circuit.gadget_calls if filled else 0))
     layout.working("wire_weights", flp.wire_length)
     layout.working("gadget_weights", 2 * flp.wire_length)
     for name, count in (

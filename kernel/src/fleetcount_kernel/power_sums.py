@@ -59,7 +59,8 @@ def power_sums(
     blocks = (count + block - 1) // block
     for index in range(blocks - 1, -1, -1):
         start = index * block
-        block_x, block_y = block_sums(rows, first + start, min(block, count - start), table)
+        # The weights of y are every second power.
+        block_x, block_y = block_sums(rows, first + start, min(block, count - start), table, table + POWER_ROWS, 2)
         x = add(multiply(x, giant), block_x)
         y = add(multiply(y, giant_of_square), block_y)
     return x, y

@@ -8,6 +8,7 @@ from typing import Final
 
 import numpy as np
 
+from fleetcount_kernel.block_sums import POWER_ROWS, block_sums, write_power
 from fleetcount_kernel.compiling import compiled
 from fleetcount_kernel.field64 import add, inner_product, lagrange_coefficients, multiply, subtract
 from fleetcount_kernel.plan import Plan
@@ -15,6 +16,7 @@ from fleetcount_kernel.power_sums import power_sums, write_powers
 from fleetcount_kernel.simd import Lanes, Words, load, splat, store
 
 _ZERO: Final = np.uint64(0)
+_ONE: Final = np.uint64(1)
 
 
 @compiled
@@ -71,6 +73,64 @@ def query_bits(plan: Plan, proof: int, rows: Words) -> None:
     for call in range(plan.calls):
         _add_chunk(plan, proof, call, rows)
     store(rows, plan.verifiers_at + 2 * chunk + 1, _gadget_at_point(plan, values, rows))
+
+
+@compiled
+def query_set(plan: Plan, proof: int, ones: Lanes, rows: Words) -> None:
+    """Write the verifier of Multihot; `ones` is what `set_excess` returned.
+
+    Call i has the weight w_i of the point, and product t of call t mod calls the power t + 1 of rho. So in place j the
+    left wire is rho**(calls j) times the sum of w_i rho**(i + 1) m_t, the right one the sum of w_i (m_t - 1/k).
+    """
+    chunk, calls, values = plan.chunk_length, plan.calls, plan.proofs_at + plan.proof * proof + 2 * plan.chunk_length
+    first_query = plan.query_at + plan.query * proof
+    reduced = splat(_ZERO)
+    for call in range(1, calls + 1):
+        reduced = add(reduced, load(rows, values + 2 * call))
+    reduced = multiply(load(rows, first_query), reduced)
+    store(rows, plan.verifiers_at + 0, add(reduced, multiply(load(rows, first_query + 1), ones)))
+    _weigh_point(plan, proof, rows)
+    lefts, rights = plan.table_at, plan.table_at + POWER_ROWS * calls
+    rho, power, total = load(rows, plan.joint_at + proof), splat(_ONE), splat(_ZERO)
+    for call in range(calls):
+        weight = load(rows, plan.wire_weights_at + call + 1)
+        power, total = multiply(power, rho), add(total, weight)
+        write_power(rows, lefts + POWER_ROWS * call, multiply(weight, power))
+        write_power(rows, rights + POWER_ROWS * call, weight)
+    constant, step, power = multiply(total, load(rows, plan.shares_inverse_at)), power, splat(_ONE)
+    for place in range(chunk):
+        left, right = block_sums(rows, plan.measurement_at + calls * place, calls, lefts, rights, 1)
+        left = add(multiply(power, left), _seed_at_point(plan, proof, 2 * place, rows))
+        right = add(subtract(right, constant), _seed_at_point(plan, proof, 2 * place + 1, rows))
+        store(rows, plan.verifiers_at + 1 + 2 * place, left)
+        store(rows, plan.verifiers_at + 2 + 2 * place, right)
+        power = multiply(power, step)
+    if plan.rest > 0:
+        # The last product is that of the rest with "it has any", which stands in the place of its right factor.
+        row = plan.verifiers_at + 2 + 2 * (plan.measurement // calls)
+        behind = subtract(
+            load(rows, plan.measurement_at + plan.holder), load(rows, plan.measurement_at + plan.measurement)
+        )
+        weight = load(rows, plan.wire_weights_at + 1 + plan.measurement % calls)
+        store(rows, row, add(load(rows, row), multiply(weight, behind)))
+    store(rows, plan.verifiers_at + 2 * chunk + 1, _gadget_at_point(plan, values, rows))
+
+
+@compiled
+def set_excess(plan: Plan, excess: Lanes, rows: Words) -> Lanes:
+    """Return the number of a set's values less the reported one, from the sum of the outputs less 1/k.
+
+    The outputs end with the entry "it has any". Writes the reported rest to the row behind the measurement.
+    """
+    holds = load(rows, plan.measurement_at + plan.holder)
+    rest = splat(_ZERO)
+    for index in range(plan.rest):
+        bit = load(rows, plan.measurement_at + plan.holder + 1 + index)
+        rest = add(rest, multiply(load(rows, plan.rest_weights_at + index), bit))
+    if plan.rest > 0:
+        store(rows, plan.measurement_at + plan.measurement, rest)
+    ones = subtract(add(excess, load(rows, plan.shares_inverse_at)), holds)
+    return subtract(subtract(ones, holds), rest)
 
 
 @compiled

@@ -12,7 +12,7 @@ from fleetcount_kernel.compiling import compiled, entry_point
 from fleetcount_kernel.derivations import SEED_ROWS, joint_seed, keep_digest
 from fleetcount_kernel.field64 import add, multiply, subtract, sum_limbs
 from fleetcount_kernel.plan import Plan
-from fleetcount_kernel.queries import query_bits, query_one_hot, query_two_round
+from fleetcount_kernel.queries import query_bits, query_one_hot, query_set, query_two_round, set_excess
 from fleetcount_kernel.shares import measurement_share, prepare, valid_lanes
 from fleetcount_kernel.simd import (
     WIDTH,
@@ -52,8 +52,11 @@ def verify_groups(
             scatter(answers, first, 1 + index, load(rows, plan.seeds_at + SEED_ROWS + index) & valid)
         column = 1 + SEED_ROWS
         excess = _add_outputs(plan, valid, rows)
+        ones = set_excess(plan, excess[0], rows) if plan.holder > 0 else excess[0]
         for proof in range(plan.proofs):
-            if plan.chunk_length > 0:
+            if plan.holder > 0:
+                query_set(plan, proof, ones, rows)
+            elif plan.chunk_length > 0:
                 query_bits(plan, proof, rows)
             elif plan.vectors == 1:
                 query_one_hot(plan, proof, excess[0], rows)

@@ -1,6 +1,6 @@
 """What is due is taken once, at its earliest moment."""
 
-from fleetcount_aggregator.host.due_queue import DueQueue
+from fleetcount_aggregator.host.moment import DueQueue
 
 
 def test_only_what_is_due_is_taken_and_only_once() -> None:

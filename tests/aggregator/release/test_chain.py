@@ -16,9 +16,8 @@ from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.release.record import ReleaseRecord, decode_record
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind

@@ -8,9 +8,8 @@ from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.storage.rows import read_ledger, read_window
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.chain import MissingWindow
 from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind

@@ -12,7 +12,6 @@ from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import InstallQuestion, QuestionOffer, QuestionQuery, WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.question.key_list import verify_key_list
 from fleetcount_protocol.question.orders import (
@@ -22,7 +21,7 @@ from fleetcount_protocol.question.orders import (
     encode_signed_order,
     sign_order,
 )
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.question.signing import encode_signed_question
 
 from tests.support.aggregators import START, Network

@@ -14,7 +14,7 @@ from fleetcount_aggregator.storage.rows import read_ledger
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network, answer_all

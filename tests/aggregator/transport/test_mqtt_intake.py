@@ -39,8 +39,8 @@ from fleetcount_protocol.messages import (
     SessionReply,
     SessionRequest,
 )
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import (
     RELEASE_ANSWER,

@@ -43,9 +43,9 @@ from fleetcount_protocol.messages import (
     SealSet,
     WindowState,
 )
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.key_list import verify_key_list
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, UploadAnswer

@@ -19,8 +19,7 @@ from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.errors import DecodeError, PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import FinishedRecord, Receipt, WindowState
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.fields import Release, ReleaseKind
 

@@ -16,7 +16,7 @@ from fleetcount_aggregator.windows.retention import Retention
 from fleetcount_protocol.errors import QuestionError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import AbortWindow, FinishedRecord, Receipt, Refusal, WindowState
-from fleetcount_protocol.question.derive import window_at
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.window import Window
 

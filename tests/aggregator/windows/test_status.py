@@ -10,8 +10,8 @@ from fleetcount.groups import aggregator
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.windows.question_orders import take_own_order
 from fleetcount_aggregator.windows.status import read_status
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
+from fleetcount_protocol.question.question import window_at
 
 from tests.support.aggregators import Network, answer_all
 

@@ -10,10 +10,9 @@ from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.question_orders import take_own_order
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.record import ReleaseRecord, decode_record
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.window import Window

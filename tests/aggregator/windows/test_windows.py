@@ -10,8 +10,7 @@ from fleetcount_aggregator.storage.rows import read_ledger
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.derive import window_at, window_verify_key
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at, window_verify_key
 
 from tests.support.aggregators import Network, answer_all
 

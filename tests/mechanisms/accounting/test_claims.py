@@ -123,7 +123,7 @@ def test_direct_answers_lose_no_more_than_is_printed_and_not_much_less(seed: int
     rng = random.Random(seed)
     for _ in range(40):
         noise, count, delta = some_noise(rng, small=False), rng.randint(1, 60), rng.choice(DELTAS)
-        epsilon = moves_loss([(noise,)], count, delta)
+        epsilon = moves_loss([((noise, 1),)], count, delta)
         if isinstance(noise, GaussianNoise):
             one = total = noise_pmf(noise, 40)
             for _ in range(count - 1):
@@ -139,7 +139,7 @@ def test_direct_answers_lose_no_more_than_is_printed_and_not_much_less(seed: int
         assert truth <= float(delta) + SLACK
         if isinstance(noise, TwoSidedNoise) and epsilon > 0:
             assert truth == pytest.approx(float(delta), rel=1e-6)
-        assert moves_divergence([(noise,)], 4) >= 0
+        assert moves_divergence([((noise, 1),)], 4) >= 0
 
 
 @pytest.mark.parametrize("seed", seeds(5))

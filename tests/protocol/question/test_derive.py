@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 from fleetcount_protocol.errors import QuestionError, UsageError
 from fleetcount_protocol.ids import WindowId
-from fleetcount_protocol.question.derive import check_verify_seed, window_at, window_verify_key
 from fleetcount_protocol.question.fields import window_fields
-from fleetcount_protocol.question.question import decode_question
+from fleetcount_protocol.question.question import check_verify_seed, decode_question, window_at, window_verify_key
 from fleetcount_protocol.window.codec import encode_fields
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.window import Window, decode_window

@@ -8,9 +8,8 @@ import pytest
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError, UsageError
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown, candidates, surviving_cells
-from fleetcount_protocol.question.question import decode_question
+from fleetcount_protocol.question.question import decode_question, window_at
 from fleetcount_protocol.release.chain import ChainLink
 from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.codes import CodeForm, Codes

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, QuestionError, SignatureError
 from fleetcount_protocol.ids import AggregatorId, QuestionId
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.orders import (
     OrderAction,
     QuestionOrder,
@@ -23,6 +22,7 @@ from fleetcount_protocol.question.orders import (
     verify_order,
     verify_orders,
 )
+from fleetcount_protocol.question.question import window_at
 from hypothesis import given
 from hypothesis import strategies as st
 

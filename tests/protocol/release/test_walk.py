@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_protocol.errors import QuestionError, UsageError
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import parents
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.release.chain import ChainLink
 from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.release.walk import WalkEnd, next_step

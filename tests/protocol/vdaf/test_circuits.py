@@ -5,7 +5,7 @@ from itertools import product
 import pytest
 from fleetcount_evidence.replay.draft_circuits import Count, Histogram, MultihotCountVec, Sum
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.vdaf.circuits import MAX_LENGTH, OneHot, SumVec, TwoRoundOneHot
+from fleetcount_protocol.vdaf.circuits import MAX_LENGTH, Multihot, OneHot, SumVec, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import FIELD64, PrimeField
 from fleetcount_protocol.vdaf.flp import Circuit
 
@@ -43,6 +43,16 @@ def test_multihot_vectors_carry_their_weight() -> None:
 
     assert circuit.encode([False, True, True, False]) == [0, 1, 1, 0, 1, 1]
     assert circuit.truncate([0, 1, 1, 0, 1, 1]) == [0, 1, 1, 0]
+
+
+def test_a_set_says_whether_it_has_any_value_and_how_many_more() -> None:
+    circuit = Multihot(length=4, most=3, chunk_length=2)
+
+    assert circuit.encode([0, 0, 0, 0]) == [0, 0, 0, 0, 0, 0, 0]
+    assert circuit.encode([0, 1, 0, 0]) == [0, 1, 0, 0, 1, 0, 0]
+    assert circuit.encode([0, 1, 1, 1]) == [0, 1, 1, 1, 1, 1, 1]
+    assert circuit.truncate(circuit.encode([0, 1, 1, 0])) == [0, 1, 1, 0, 1]
+    assert Multihot(length=4, most=1, chunk_length=2).encode([0, 0, 1, 0]) == [0, 0, 1, 0, 1]
 
 
 def test_too_many_ones_are_refused_in_words() -> None:
@@ -99,6 +109,10 @@ def test_one_hot_outputs_are_the_vector_with_none_included() -> None:
         (TwoRoundOneHot(length=4), (2, 0)),
         (TwoRoundOneHot(length=4), (0,)),
         (TwoRoundOneHot(length=4), (0, 1, 1)),
+        (Multihot(length=3, most=1, chunk_length=2), [1, 1, 0]),
+        (Multihot(length=3, most=2, chunk_length=2), [1, 1, 1]),
+        (Multihot(length=3, most=2, chunk_length=2), [2, 0, 0]),
+        (Multihot(length=3, most=2, chunk_length=2), [1]),
         (OneHot(length=4), 4),
         (OneHot(length=4), -1),
     ],
@@ -134,6 +148,8 @@ def test_a_refused_measurement_is_not_named() -> None:
         (MultihotCountVec, {"length": 3, "max_weight": 0, "chunk_length": 1}),
         (TwoRoundOneHot, {"length": 1}),
         (TwoRoundOneHot, {"length": MAX_LENGTH + 1}),
+        (Multihot, {"length": 3, "most": 4, "chunk_length": 1}),
+        (Multihot, {"length": 3, "most": 0, "chunk_length": 1}),
         (OneHot, {"length": 1}),
     ],
 )

@@ -8,6 +8,7 @@ import pytest
 from fleetcount_evidence.replay.draft_circuits import Count, Histogram, MultihotCountVec, PolyEval, Sum
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.circuits import (
+    Multihot,
     OneHot,
     SumVec,
     TwoRoundOneHot,
@@ -74,6 +75,8 @@ VALID: list[tuple[Circuit, object]] = [
     (TwoRoundOneHot(length=6), (0, 5)),
     (TwoRoundOneHot(length=6), (3, 3)),
     (OneHot(length=6), 0),
+    (Multihot(length=6, most=4, chunk_length=3), [1, 0, 1, 1, 0, 0]),
+    (Multihot(length=6, most=1, chunk_length=3), [0] * 6),
     (NoneOneTwo(1), [2]),
     (NoneOneTwo(2), [0, 1]),
     (NoneOneTwo(5), [0, 1, 2, 2, 1]),

@@ -9,10 +9,10 @@ from itertools import product
 
 import pytest
 from fleetcount_protocol.errors import DecodeError, VerificationFailed
-from fleetcount_protocol.vdaf.circuits import OneHot, TwoRoundOneHot
+from fleetcount_protocol.vdaf.circuits import Multihot, OneHot, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import FIELD64, PrimeField, evaluation_domain
 from fleetcount_protocol.vdaf.flp import Circuit, Flp
-from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_one_hot, prio3_two_round
+from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_multihot, prio3_one_hot, prio3_two_round
 
 from tests.support.nightly import NIGHTLY
 
@@ -98,6 +98,25 @@ def test_exactly_the_one_hot_vectors_pass_for_every_rho(field: PrimeField, lengt
 
     assert passing == {tuple(circuit.encode(v)) for v in range(length)}
     assert worst <= 2 * (length - 1)
+
+
+@pytest.mark.parametrize(("field", "length", "most"), [(F5, 2, 1), (F5, 3, 1), (F7, 2, 2), (F7, 3, 2)], ids=name_of)
+def test_exactly_the_sets_pass_for_every_rho(field: PrimeField, length: int, most: int) -> None:
+    checked = Multihot(length=length, most=most, chunk_length=1).checked_length
+    circuit = Multihot(field=field, length=length, most=most, chunk_length=checked)
+    sets = [bits for bits in product((0, 1), repeat=length) if sum(bits) <= most]
+    passing: set[tuple[int, ...]] = set()
+    worst = 0
+    for encoded in product(range(field.modulus), repeat=circuit.measurement_length):
+        rhos = accepting_rhos(circuit, encoded)
+        if rhos == field.modulus:
+            passing.add(encoded)
+        else:
+            worst = max(worst, rhos)
+
+    assert passing == {tuple(circuit.encode(bits)) for bits in sets}
+    assert {tuple(circuit.truncate(encoded)) for encoded in passing} == {(*bits, int(any(bits))) for bits in sets}
+    assert worst <= checked
 
 
 class _WeightOfNoneIsOne(TwoRoundOneHot):
@@ -220,6 +239,26 @@ def test_every_kind_of_invalid_pair_is_refused_by_the_whole_protocol(
 @pytest.mark.parametrize("encoded", [[0, 1, 1], [0, 0, 0], [0, 3, 0], [2, FIELD64.modulus - 1, 0], [1, 1, 1]])
 def test_every_kind_of_invalid_vector_is_refused_by_the_whole_protocol(encoded: list[int]) -> None:
     assert refused(prio3_one_hot(3, 2), encoded, 1)
+
+
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        [1, 1, 1, 1, 1, 1, 0],  # three values of two
+        [1, 0, 0, 0, 0, 1, 0],  # a value, and "it has none"
+        [1, 1, 0, 0, 0, 1, 1],
+        [0, 0, 0, 0, 1, 0, 0],  # no value, and "it has some"
+        [0, 0, 0, 0, 1, FIELD64.modulus - 1, 0],
+        [2, 0, 0, 0, 1, 1, 0],
+        [1, 0, 0, 0, 1, 1, 0],
+    ],
+    ids=str,
+)
+def test_every_kind_of_invalid_set_is_refused_by_the_whole_protocol(encoded: list[int]) -> None:
+    prio3 = prio3_multihot(4, 3, 2)
+
+    assert prio3.circuit.encode([1, 1, 0, 0]) == [1, 1, 0, 0, 1, 1, 0]
+    assert refused(prio3, encoded, 1)
 
 
 def test_more_proofs_make_a_lucky_pass_rarer() -> None:

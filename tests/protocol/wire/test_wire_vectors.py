@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fleetcount_evidence.replay.vectors import replay
-from fleetcount_protocol import release
 from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
 from fleetcount_protocol.channel.greetings import decode_greeting
@@ -36,7 +35,6 @@ from fleetcount_protocol.channel.session import (
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import SessionRequest
-from fleetcount_protocol.question.derive import window_at, window_verify_key
 from fleetcount_protocol.question.key_list import decode_signed_key_list, key_for
 from fleetcount_protocol.question.orders import (
     QuestionOrder,
@@ -46,9 +44,11 @@ from fleetcount_protocol.question.orders import (
     started_question,
     verify_order,
 )
-from fleetcount_protocol.question.question import decode_question
+from fleetcount_protocol.question.question import decode_question, window_at, window_verify_key
 from fleetcount_protocol.question.signing import decode_signed_question, question_to_json
-from fleetcount_protocol.release.commitments import set_digest
+from fleetcount_protocol.release.commitments import commitment, set_digest
+from fleetcount_protocol.release.record import decode_record, verify_record_signatures
+from fleetcount_protocol.release.record_json import record_from_json, record_to_json
 from fleetcount_protocol.vdaf.prio3 import bits_chunk_length
 from fleetcount_protocol.window.succession import decode_signed_succession
 from fleetcount_protocol.window.window import decode_window
@@ -358,7 +358,7 @@ def test_digests() -> None:
     assert set_digest(window_id, named).hex() == case["set_digest"]
     assert set_digest(window_id, []).hex() == case["empty_set_digest"]
     assert hashlib.sha256(committed).hexdigest() == made["commitment"]
-    ours = release.commitment(
+    ours = commitment(
         raw(made, "vector"),
         raw(made, "blind"),
         window_id=WindowId(raw(made, "window_id")),
@@ -372,12 +372,12 @@ def test_digests() -> None:
 def test_record(case: dict[str, Any]) -> None:
     canonical = raw(case, "canonical")
     signatures = tuple(bytes.fromhex(signature) for signature in case["signatures"])
-    record = release.decode_record(canonical)
+    record = decode_record(canonical)
 
     assert record.canonical == canonical
-    assert release.record_to_json(record, signatures) == case["json"]
-    assert release.record_from_json(case["json"]) == (record, signatures)
-    release.verify_record_signatures(record, signatures)
+    assert record_to_json(record, signatures) == case["json"]
+    assert record_from_json(case["json"]) == (record, signatures)
+    verify_record_signatures(record, signatures)
 
 
 def test_a_stranger_reads_a_record_whose_grid_has_a_frame() -> None:
@@ -386,9 +386,7 @@ def test_a_stranger_reads_a_record_whose_grid_has_a_frame() -> None:
 
     read = verify_record(raw(case, "canonical"), signatures)
 
-    assert [cell.raw for cell in read.cells] == [
-        cell.raw for cell in release.decode_record(raw(case, "canonical")).cells
-    ]
+    assert [cell.raw for cell in read.cells] == [cell.raw for cell in decode_record(raw(case, "canonical")).cells]
 
 
 @pytest.mark.parametrize("case", by_name("records"))
@@ -396,7 +394,7 @@ def test_bad_record(case: dict[str, Any]) -> None:
     assert len(case["bad"]) >= 5
     for bad in case["bad"]:
         with pytest.raises(DecodeError):
-            release.decode_record(raw(bad, "data"))
+            decode_record(raw(bad, "data"))
 
 
 @pytest.mark.parametrize("case", by_name("messages"))

@@ -7,8 +7,8 @@ from fractions import Fraction
 
 import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import DrillDown
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.window.domain import Prefixes
 from fleetcount_protocol.window.fields import Mode

@@ -141,9 +141,9 @@ class Counting(HandshakeGate):
         super().on_hello(connection)
 
 
-@pytest.mark.parametrize(("curve", "flights"), [("prime256v1", 3), ("X25519", 2)])
+@pytest.mark.parametrize(("curve", "flights"), [("prime256v1", 3), (None, 2)])
 async def test_each_flight_of_a_handshake_waits_for_a_turn_also_after_a_second_hello(
-    tmp_path: Path, curve: str, flights: int
+    tmp_path: Path, curve: str | None, flights: int
 ) -> None:
     """Python's client guesses X25519: a server without it asks for another hello (RFC 8446, section 4.1.4)."""
     authority = CertificateAuthority.create("ours")
@@ -159,7 +159,8 @@ async def test_each_flight_of_a_handshake_waits_for_a_turn_also_after_a_second_h
         context.load_cert_chain(pair)
     serving.load_verify_locations(cadata=pem(authority).decode())
     serving.verify_mode = ssl.CERT_REQUIRED
-    serving.set_ecdh_curve(curve)
+    if curve is not None:
+        serving.set_ecdh_curve(curve)
     calling.check_hostname = False
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

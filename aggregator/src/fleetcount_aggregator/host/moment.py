@@ -6,10 +6,11 @@ undone: no window is given up, no key is deleted, no list is signed under the pr
 decides about no window.
 """
 
+import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_transport.logs import log
@@ -125,3 +126,33 @@ def _time(moment: float) -> str:
         return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
     except (ValueError, OverflowError, OSError):
         return f"{moment:.0f} s after 1970"
+
+
+KeyT = TypeVar("KeyT", bound=bytes)
+
+
+class DueQueue(Generic[KeyT]):
+    """Keys by the moment at which they are due: the cost is that of the due keys, however many wait.
+
+    A key that is put twice is due at the earlier moment. Reads no clock.
+    """
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[float, KeyT]] = []
+        self._moments: dict[KeyT, float] = {}
+
+    def put(self, moment: float, key: KeyT) -> None:
+        """Add a key that is due at a moment."""
+        if moment < self._moments.get(key, float("inf")):
+            self._moments[key] = moment
+            heapq.heappush(self._heap, (moment, key))
+
+    def take(self, now: float) -> list[KeyT]:
+        """Remove and return the keys that are due, earliest first, each once."""
+        due: list[KeyT] = []
+        while self._heap and self._heap[0][0] <= now:
+            moment, key = heapq.heappop(self._heap)
+            if self._moments.get(key) == moment:
+                del self._moments[key]
+                due.append(key)
+        return due

@@ -17,8 +17,8 @@ from fleetcount_protocol.question.question import SignedQuestion
 from fleetcount_protocol.question.signing import decode_signed_question, encode_signed_question
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.host.due_queue import DueQueue
 from fleetcount_aggregator.host.host import Host
+from fleetcount_aggregator.host.moment import DueQueue
 from fleetcount_aggregator.memory.installed import InstalledQuestion
 from fleetcount_aggregator.memory.key_lists import KeyLists
 from fleetcount_aggregator.memory.windows import Windows

@@ -17,8 +17,8 @@ from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.window import Window, decode_window
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.host.due_queue import DueQueue
 from fleetcount_aggregator.host.host import Host
+from fleetcount_aggregator.host.moment import DueQueue
 from fleetcount_aggregator.host.reasons import Waits
 from fleetcount_aggregator.host.states import FINAL_STATES, UNFINISHED, StateConflictError
 from fleetcount_aggregator.memory.installed import InstalledWindow, installed_of, learn_window

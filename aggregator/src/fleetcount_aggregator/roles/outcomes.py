@@ -17,7 +17,7 @@ from fleetcount_protocol.errors import DecodeError, PeerError, PeerProblem, Ques
 from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_QUESTIONS
 from fleetcount_protocol.messages import FinishedRecord, InstallQuestion, ReleaseAnswer, WindowState
-from fleetcount_protocol.question.derive import check_verify_seed
+from fleetcount_protocol.question.question import check_verify_seed
 from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.window.window import Window, decode_window
 from fleetcount_transport.logs import log

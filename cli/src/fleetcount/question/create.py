@@ -18,8 +18,7 @@ from fleetcount_mechanisms.accounting.solving import sd_of_cell
 from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
-from fleetcount_protocol.question.derive import check_verify_seed
-from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.question import Question, SignedQuestion, check_verify_seed
 from fleetcount_protocol.question.signing import (
     encode_signed_question,
     sign_question,

@@ -17,9 +17,8 @@ from fleetcount_mechanisms.accounting.question_statement import plain_words, que
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import FleetcountError, UsageError
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin
-from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
 from fleetcount_protocol.question.signing import (
     MAX_SIGNED_QUESTION_BYTES,
     decode_signed_question,

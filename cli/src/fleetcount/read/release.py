@@ -14,7 +14,6 @@ import click
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 from fleetcount_protocol.messages import ReleaseAnswer
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.orders import (
     OrderAction,
     QuestionOrder,
@@ -22,7 +21,7 @@ from fleetcount_protocol.question.orders import (
     started_question,
     stopped_at,
 )
-from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
 from fleetcount_protocol.release.record import verify_record_signatures
 from fleetcount_protocol.release.record_json import record_from_json, record_to_json
 from fleetcount_protocol.window.signing import TrustedAggregator

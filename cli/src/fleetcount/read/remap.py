@@ -14,9 +14,11 @@ import click
 import numpy as np
 from fleetcount_analysis.channels import noise_size
 from fleetcount_analysis.csv_texts import csv_table
-from fleetcount_analysis.remap import LOSSES, Loss, Remap, sampling_remap
+from fleetcount_analysis.remap import LOSSES, Loss, Remap, one_sided_remap, response_remap, sampling_remap
+from fleetcount_mechanisms.design import Outputs
+from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.release.record import ReleaseRecord, verify_record_signatures
+from fleetcount_protocol.release.record import Cell, ReleaseRecord, verify_record_signatures
 from fleetcount_protocol.release.record_json import decimal_text, record_from_json
 from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
@@ -62,9 +64,10 @@ def remap(release: Path, prior: Path, loss: str, output: Path | None, as_json: b
       1,20
       2,10
 
-    Works on sampling and direct releases. Of one noise without sampling, no private mechanism could tell this user more
-    (Ghosh, Roughgarden, Sundararajan, Theorem 3.1). A release has a noise of every aggregator, which protects against
-    the aggregators themselves: then this is the best reading of what was released, and no more is claimed.
+    Works on every release; each cell is read by its own number, without larger cells and totals. Of one noise without
+    sampling, no private mechanism could tell this user more (Ghosh, Roughgarden, Sundararajan, Theorem 3.1). A release
+    has a noise of every aggregator, which protects against the aggregators themselves: then this is the best reading of
+    what was released, and no more is claimed. Where devices randomize, their number is taken as released.
     """
     if output is not None:
         check_output_file(output)
@@ -140,27 +143,36 @@ def read_loss(name: str, largest_count: int) -> Loss:
 
 
 def remap_of(record: ReleaseRecord, prior: Sequence[float], loss: Loss) -> Remap:
-    """Return the best answers to every released number of a record.
+    """Return the best answers to every released number of a cell, from its own number and the law of its noise.
+
+    Numbers of larger cells and totals are not used: what one believes of a cell says nothing of them. Where devices
+    randomize, the number of devices is the one that the release says.
 
     Raises:
-        UsageError: the release has another channel than sampling and two-sided noise.
-        AnalysisError: the channel is too large for the prior's largest count.
+        RangeError: devices randomize, and the prior goes beyond their number.
+        TooLargeError: the channel is too large for the prior's largest count.
     """
-    window, design = record.window, record.window.design
-    if len(design.levels.sides) > 1:
-        zooms = len(design.levels.sides)
-        raise UsageError(f"window {window.name!r} is counted at {zooms} zooms; remap reads releases of one")
-    if design.device_randomizes or design.noise.mean:
-        kind = "a response release" if design.device_randomizes else "a one-sided release"
-        raise UsageError(f"window {window.name!r} is {kind}; remap reads sampling and direct releases")
-    return sampling_remap(prior, loss, design.channel[0], noise_size(design.noise), design.aggregators)
+    design = record.window.design
+    if isinstance(design.noise, OneSidedNoise):
+        return one_sided_remap(prior, loss, design.noise, design.aggregators)
+    size = noise_size(design.noise)
+    if record.baseline_raw is None:
+        return sampling_remap(prior, loss, design.channel[0], size, design.aggregators)
+    others = sum(cell.raw for cell in cells_of(record)) if design.outputs is Outputs.ALL else 0
+    return response_remap(prior, loss, design.channel, record.baseline_raw + others, size, design.aggregators)
+
+
+def cells_of(record: ReleaseRecord) -> tuple[Cell, ...]:
+    """Return the numbers of the cells 1..V, without those of larger cells and of totals behind them."""
+    return record.cells[: record.window.values]
 
 
 def _rows(record: ReleaseRecord, found: Remap) -> list[tuple[str, str, str, str, str]]:
-    answers = found.read([cell.raw for cell in record.cells])
+    cells = cells_of(record)
+    answers = found.read([cell.raw for cell in cells])
     return [
         (cell.label, str(int(answer)), decimal_text(cell.estimate, 2), str(cell.low), str(cell.high))
-        for cell, answer in zip(record.cells, answers, strict=True)
+        for cell, answer in zip(cells, answers, strict=True)
     ]
 
 

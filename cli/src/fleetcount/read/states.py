@@ -19,9 +19,8 @@ from fleetcount_protocol.channel.greetings import decode_greeting
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import WindowStatus
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.orders import started_question
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.window import Window
 
 from fleetcount.command.base import CannotReachError, CheckFailedError, RefusedByPolicyError, one_line, show, utc

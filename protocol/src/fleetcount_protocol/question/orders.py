@@ -202,7 +202,7 @@ def started_question(question: Question, orders: Iterable[QuestionOrder]) -> Que
 def started_by_window(question: Question, window: Window) -> Question:
     """Return the question with the start that follows from a window, for instance of a record; fixed times stay.
 
-    It does not check that the window belongs to the question: the caller compares it with `derive.window_at`.
+    It does not check that the window belongs to the question: the caller compares it with `question.window_at`.
 
     Raises:
         QuestionError: the start is outside the signed limits.

@@ -12,9 +12,8 @@ from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.layout import Reader, sized
 from fleetcount_protocol.limits import MAX_QUESTION_BYTES
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Schedule
-from fleetcount_protocol.question.question import QUESTION_LABEL, Question, SignedQuestion, decode_question
+from fleetcount_protocol.question.question import QUESTION_LABEL, Question, SignedQuestion, decode_question, window_at
 from fleetcount_protocol.window.keys import encode_signatures, fault_of_signatures, read_signatures
 from fleetcount_protocol.window.signing import TrustedAggregator, check_trusted, verify_all_signatures
 from fleetcount_protocol.window.window_json import window_to_json

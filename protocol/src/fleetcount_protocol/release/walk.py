@@ -7,9 +7,8 @@ no clock: the time of a record is in the record.
 import enum
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import parents, surviving_cells
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import Prefixes
 

@@ -1,10 +1,11 @@
-"""Validity circuits: fleetcount's own TwoRoundOneHot and OneHot, and the draft's SumVec for vectors of bits.
+"""Validity circuits: fleetcount's own TwoRoundOneHot, OneHot and Multihot, and the draft's SumVec for vectors of bits.
 
 A circuit defines how a measurement becomes field elements and which of them are valid. This module neither shares nor
 proves anything and has no source of randomness.
 
-TwoRoundOneHot(L) and OneHot(L), private code points 0xFFFF1001 and 0xFFFF1002, are fleetcount's own, not reviewed by
-the CFRG. With one element rho of joint randomness, weights w_0 = 0 and w_v = rho**v, and for each vector r
+TwoRoundOneHot(L), OneHot(L) and Multihot, private code points 0xFFFF1001 to 0xFFFF1003, are fleetcount's own, not
+reviewed by the CFRG. In the first two, with one element rho of joint randomness, weights w_0 = 0 and w_v = rho**v, and
+for each vector r
 
     x = sum of w_v r[v],    y = sum of w_v**2 r[v],    s = sum of r[v] - 1/k,
 
@@ -221,6 +222,99 @@ class SumVec(BitVector):
     ) -> list[int]:
         """Return the bit check of all entries."""
         return [bit_checks(self.field, measurement, joint_rand, shares_inverse, self.chunk_length, call)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Multihot(BitVector):
+    """A set of at most `most` of `length` values, and whether it has any; the result is the count of each and of both.
+
+    A measurement is a bit a value, the bit h "it has any", and the bits of the rest: how many values there are beyond
+    h, 0 to most - 1. Every bit is 0 or 1, the number of ones is h plus the rest, and rest times (h - 1) is zero: so h
+    is 1 for exactly the sets that are not empty. Like the draft's MultihotCountVec (section 7.4.5), with h and with one
+    element of joint randomness: product t is weighed by its power t + 1. It is in place t // calls of call t % calls,
+    so that in every place the products of all calls stand together and are summed up with the same weights.
+
+    Raises:
+        UsageError: a length or a chunk length outside its range, or `most` outside 1..length.
+    """
+
+    most: int
+    field: PrimeField = FIELD64
+    name: str = dataclasses.field(default="Multihot", init=False)
+    eval_output_length: int = dataclasses.field(default=2, init=False)
+
+    def __post_init__(self) -> None:
+        BitVector.__post_init__(self)
+        check_range("most", self.most, 1, min(self.length, self.field.modulus - 1))
+
+    @property
+    def rest_weights(self) -> list[int]:
+        """The weights of the bits behind h; none where a set has one value at most."""
+        return range_weights(self.most - 1) if self.most > 1 else []
+
+    @property
+    def measurement_length(self) -> int:
+        """A bit a value, h, and the bits of the rest."""
+        return self.length + 1 + len(self.rest_weights)
+
+    @property
+    def checked_length(self) -> int:
+        """How many products are checked: one a bit, and that of the rest if there is one."""
+        return self.measurement_length + (self.most > 1)
+
+    @property
+    def gadget_calls(self) -> int:
+        """One call a chunk of products."""
+        return -(-self.checked_length // self.chunk_length)
+
+    @property
+    def joint_rand_length(self) -> int:
+        """One element, whose powers weigh the products."""
+        return 1
+
+    @property
+    def output_length(self) -> int:
+        """The bits of the values, and h."""
+        return self.length + 1
+
+    def encode(self, measurement: Sequence[int]) -> list[int]:
+        """Return the bits of the values, h, and the rest in range-checked form.
+
+        Raises:
+            UsageError: another length, an entry that is not 0 or 1, or more than `most` ones.
+        """
+        check_size("the measurement", measurement, self.length)
+        if any(bit not in (0, 1) for bit in measurement):
+            raise UsageError("an entry of the measurement is not 0 or 1")
+        ones = sum(bits := [int(bit) for bit in measurement])
+        if ones > self.most:
+            raise UsageError(f"the measurement has more than {self.most} ones")
+        holds = int(ones > 0)
+        return [*bits, holds, *(encode_in_range(ones - holds, self.most - 1) if self.most > 1 else ())]
+
+    def truncate(self, measurement: Sequence[int]) -> list[int]:
+        """Return the bits of the values, and h."""
+        return list(measurement[: self.length + 1])
+
+    def evaluate(
+        self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
+    ) -> list[int]:
+        """Return the check of all products, and the number of ones less h and the rest."""
+        modulus, calls = self.field.modulus, self.gadget_calls
+        holds, weights = measurement[self.length], self.rest_weights
+        rest = self.field.inner_product(weights, measurement[self.length + 1 :]) if weights else 0
+        padding = [0] * (self.chunk_length * calls - self.checked_length)
+        lefts = [*measurement, *([rest] if weights else ()), *padding]
+        rights = [*measurement, *([holds] if weights else ()), *padding]
+        powers = self.field.powers(joint_rand[0], len(lefts))
+        weighed = [power * left % modulus for power, left in zip(powers, lefts, strict=True)]
+        others = [(right - shares_inverse) % modulus for right in rights]
+        products = 0
+        for first in range(calls):
+            inputs = [0] * (2 * self.chunk_length)
+            inputs[0::2], inputs[1::2] = weighed[first::calls], others[first::calls]
+            products += call(inputs)
+        return [products % modulus, (sum(measurement[: self.length]) - holds - rest) % modulus]
 
 
 class _PowerSum:

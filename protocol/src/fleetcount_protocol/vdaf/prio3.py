@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
-from fleetcount_protocol.vdaf.circuits import OneHot, SumVec, TwoRoundOneHot
+from fleetcount_protocol.vdaf.circuits import Multihot, OneHot, SumVec, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import (
     FIELD64,
     SEED_SIZE,
@@ -29,8 +29,9 @@ ALGORITHM_IDS: Final = {
     "SumVecWithMultiproof": 0xFFFFFFFF,
     "TwoRoundOneHot": 0xFFFF1001,
     "OneHot": 0xFFFF1002,
+    "Multihot": 0xFFFF1003,
 }
-"""Algorithm identifiers (draft, section 10); the last two are fleetcount's own, from the private range."""
+"""Algorithm identifiers (draft, section 10); the last three are fleetcount's own, from the private range."""
 
 _MIN_SHARES: Final = 2
 _MAX_SHARES: Final = 255
@@ -466,6 +467,13 @@ def prio3_one_hot(length: int, shares: int, proofs: int = _WINDOW_PROOFS) -> Pri
 def prio3_bits(length: int, shares: int) -> Prio3:
     """Return the algorithm of vector windows: SumVecWithMultiproof over `length` bits, with `bits_chunk_length`."""
     return prio3_sum_vec_with_multiproof(length, 1, bits_chunk_length(length), shares)
+
+
+def prio3_multihot(length: int, most: int, shares: int, proofs: int = _WINDOW_PROOFS) -> Prio3:
+    """Return the algorithm of windows that count sets: Multihot over `length` = V values, Field64, three proofs."""
+    checked = Multihot(length=length, most=most, chunk_length=1).checked_length
+    circuit = Multihot(length=length, most=most, chunk_length=bits_chunk_length(checked))
+    return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["Multihot"], shares=shares, proofs=proofs)
 
 
 def bits_chunk_length(length: int) -> int:

@@ -17,8 +17,7 @@ from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.errors import PeerError
 from fleetcount_protocol.messages import Instalment, QuestionOffer, Receipt
-from fleetcount_protocol.question.derive import window_at
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.network.connections import Connections

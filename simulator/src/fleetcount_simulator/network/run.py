@@ -22,9 +22,8 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Participants, Schedule
-from fleetcount_protocol.question.question import Question, SignedQuestion
+from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
 from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import parts_of
 from fleetcount_protocol.window.fields import UploadStyle

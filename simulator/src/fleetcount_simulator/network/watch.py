@@ -15,9 +15,8 @@ from typing import Any, Final
 
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.orders import OrderAction
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.record import ReleaseRecord, decode_record, verify_record_signatures
 from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_protocol.window.window import Window
