@@ -37,7 +37,7 @@ if __name__ == "__main__":
     spread = Spread.of_shares(Levels(cross.values, margins=cross.shape)).with_total_for(answer, GaussianNoise)
     design = spread.design(answer, noise_for(answer, Fraction(1), GaussianNoise, spread), 2)
     truth, source = people.histogram(0)[1:], SeededRandom(1)
-    noises = [np.add(*(law.draw(source, count) for _ in range(2))) for law, count in design.opened_noise]
+    noises = [np.array([law.draw(source, count) for _ in range(2)]).sum(axis=0) for law, count in design.opened_noise]
     opened = np.array(design.levels.all_sums(truth.tolist())) + np.concatenate(noises)
     counts = WindowCounts(index=0, opens=0, unit=0, outputs=tuple(opened.tolist()))
     labels = [cross.label(value) for value in range(1, cross.values + 1)]

@@ -128,7 +128,7 @@ def geometric(shape: tuple[int, ...]) -> Design:
 
 def holds(hits: float, runs: int) -> bool:
     """Return whether intervals that hold with chance 95 % at least would hold so often."""
-    return stats.binom.cdf(hits, runs, float(LEVEL)) > 1e-9
+    return bool(stats.binom.cdf(hits, runs, float(LEVEL)) > 1e-9)
 
 
 @pytest.mark.parametrize(
