@@ -18,8 +18,9 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.question.signing import encode_signed_question
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord, sign_record
-from fleetcount_protocol.window.domain import Frame, SquareGrid
+from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.fields import Mode
+from fleetcount_protocol.window.frame import Frame
 
 from tests.support.protocol_samples import signing_key, statement
 from tests.support.question_samples import GAUSSIAN, one_round_question, sign_everywhere, window_record

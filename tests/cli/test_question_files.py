@@ -12,7 +12,8 @@ import pytest
 from fleetcount.question.files import read_question
 from fleetcount_mechanisms.accounting.solving import sd_of_cell
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
-from fleetcount_protocol.window.domain import Frame, SquareGrid
+from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.frame import Frame
 
 from tests.support.cases import case
 

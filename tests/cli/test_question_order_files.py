@@ -19,7 +19,7 @@ from fleetcount_protocol.question.orders import (
     started_question,
 )
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.window.domain import normal_signal
+from fleetcount_protocol.window.signal import normal_signal
 
 from tests.cli.test_question_files import CREATE, SAMPLED, SPEC
 from tests.support.town import ASKING, Town

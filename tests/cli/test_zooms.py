@@ -17,8 +17,9 @@ from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.noise import GaussianNoise
 from fleetcount_protocol.question.fields import Participants
-from fleetcount_protocol.window.domain import Frame, SquareGrid
+from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.fields import Mode
+from fleetcount_protocol.window.frame import Frame
 
 from tests.cli.test_question_export import Records, raw
 from tests.cli.test_question_files import CREATE, SPEC

@@ -23,7 +23,8 @@ from fleetcount_client.private_places import UtmZone
 from fleetcount_client.shapes import AnySource, Shape, ShapedSource
 from fleetcount_client.signals import Reading, Said, SignalSource, SignalUnavailable, learn, read_signal, unfit
 from fleetcount_protocol.channel.certificates import CertificateAuthority
-from fleetcount_protocol.window.domain import Bins, Categories, Frame, SquareGrid
+from fleetcount_protocol.window.domain import Bins, Categories, SquareGrid
+from fleetcount_protocol.window.frame import Frame
 from fleetcount_protocol.window.signal import Single, exact
 from fleetcount_transport.toml_table import ConfigError
 

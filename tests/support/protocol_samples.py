@@ -21,7 +21,17 @@ from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.release.record import Cell, ReleaseRecord
 from fleetcount_protocol.window.codes import CodeForm, Codes
-from fleetcount_protocol.window.domain import Bins, Categories, Frame, H3Cells, Numbers, Prefixes, SquareGrid
+from fleetcount_protocol.window.domain import (
+    Bins,
+    Categories,
+    Cross,
+    H3Cells,
+    Numbers,
+    Part,
+    Prefixes,
+    SingleDomain,
+    SquareGrid,
+)
 from fleetcount_protocol.window.fields import (
     Aggregator,
     CoarserLevel,
@@ -33,6 +43,7 @@ from fleetcount_protocol.window.fields import (
     ReleaseKind,
     UploadStyle,
 )
+from fleetcount_protocol.window.frame import Frame
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window
 
@@ -139,11 +150,26 @@ def with_total(release: Release, ratio: int = 1) -> Release:
     return replace(release, coarser=(*release.coarser, CoarserLevel(kind=LevelKind.TOTAL, noise=noise)))
 
 
+def with_margins(release: Release, dimensions: int) -> Release:
+    """Return the release with the margins of so many dimensions, all with the cells' noise, and a total as fine."""
+    parameter = release.noise_epsilon if release.noise_variance is None else release.noise_variance
+    assert parameter is not None
+    margins = (CoarserLevel(kind=LevelKind.MARGIN, number=1 + one, noise=parameter) for one in range(dimensions))
+    return with_total(replace(release, coarser=tuple(margins)))
+
+
 def with_weighted_sum(release: Release, values: int) -> Release:
     """Return the release with the weighted sum of so many values, which loses as much as the cells do."""
     assert release.noise_variance is not None
     noise = release.noise_variance * 2 * (values - 1) ** 2
     return replace(release, coarser=(*release.coarser, CoarserLevel(kind=LevelKind.WEIGHTED, noise=noise)))
+
+
+def crossed(*domains: SingleDomain) -> Cross:
+    """Return a cross of domains, of signals named by their kinds."""
+    signals: dict[type, str] = {Bins: "Vehicle.Speed", Categories: "Vehicle.Category"}
+    parts = (Part(signal=signals.get(type(one), "Vehicle.CurrentLocation"), domain=one) for one in domains)
+    return Cross(parts=tuple(parts))
 
 
 def every_window() -> dict[str, Window]:
@@ -184,6 +210,26 @@ def every_window() -> dict[str, Window]:
             domain=Prefixes(
                 bits=5, cells=(8, 15, 22, 24, 31), codes=Codes(form=CodeForm.TEXT, alphabet="XBA", length=3)
             ),
+        ),
+        "direct_cross": one_round_window(
+            Mode.DIRECT,
+            signal="Vehicle.Speed",
+            domain=crossed(speeds, replace(grid, columns=3, rows=2, frame=frame), colours),
+            release=with_total(gaussian),
+        ),
+        "direct_margins": one_round_window(
+            Mode.DIRECT, signal="Vehicle.Speed", domain=crossed(speeds, colours), release=with_margins(gaussian, 2)
+        ),
+        "three_margins": one_round_window(
+            Mode.DIRECT,
+            signal="Vehicle.Speed",
+            domain=crossed(speeds, replace(grid, columns=3, rows=2), colours),
+            release=with_margins(
+                Release(kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1), level=Fraction(19, 20)), 3
+            ),
+        ),
+        "sampling_cross": sampling_window(
+            signal="Vehicle.Speed", domain=crossed(speeds, cells), mechanism=SamplingDie.uniform(Fraction(1, 4), 4)
         ),
         "sampling_no_broker": sampling_window(aggregators=(aggregator(0), replace(aggregator(1), mqtt_broker=""))),
         "mangat": one_round_window(Mode.RESPONSE),

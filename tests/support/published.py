@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fleetcount_protocol.window.domain import Frame, SquareGrid
+from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.frame import Frame
 
 from tests.support.protocol_samples import aggregator
 from tests.support.question_samples import HOURLY, sampling_question

@@ -16,10 +16,11 @@ from fleetcount_protocol.question.question import Question, SignedQuestion, wind
 from fleetcount_protocol.question.signing import sign_question
 from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord
 from fleetcount_protocol.window.codes import CodeForm, Codes
-from fleetcount_protocol.window.domain import Categories, Frame, Numbers, Outside, Prefixes, SquareGrid
+from fleetcount_protocol.window.domain import Bins, Categories, Numbers, Outside, Prefixes, SquareGrid
 from fleetcount_protocol.window.fields import HpkeKey, Mode, Release, ReleaseKind, UploadStyle
+from fleetcount_protocol.window.frame import Frame
 
-from tests.support.protocol_samples import aggregator, at_zooms, key_pair, record, seed_bytes, signing_key
+from tests.support.protocol_samples import aggregator, at_zooms, crossed, key_pair, record, seed_bytes, signing_key
 
 SEED = seed_bytes("verify seed")
 """What the verify keys of every sample's windows are derived from."""
@@ -131,6 +132,14 @@ def every_question() -> dict[str, Question]:
             signal="Vehicle.Exterior.AirTemperature",
             release=GAUSSIAN,
             coin=Coin.DAY,
+        ),
+        "cross": one_round_question(
+            Mode.DIRECT,
+            signal="Vehicle.Speed",
+            domain=crossed(
+                Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h"), Categories(names=("a", "b", "c"))
+            ),
+            release=GAUSSIAN,
         ),
         "gaussian": sampling_question(release=GAUSSIAN, coin=Coin.DAY),
         "zooms": sampling_question(

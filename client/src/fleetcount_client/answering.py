@@ -5,7 +5,7 @@ Pure: randomness is an argument, nothing is stored, sealed or sent, and no truth
 
 import hashlib
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, cast
@@ -18,7 +18,7 @@ from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import Digest, QuestionId, ReportId, SessionId, new_report_id
 from fleetcount_protocol.layout import uint
-from fleetcount_protocol.window.domain import Measured, Prefixes, value_of
+from fleetcount_protocol.window.domain import Cross, Measured, Prefixes, SingleDomain, value_of
 from fleetcount_protocol.window.signal import converted
 from fleetcount_protocol.window.window import Window, context_of, prio3_for
 
@@ -91,32 +91,57 @@ class TwoRoundSecret:
         )
 
 
-def truth_of(window: Window, reading: Reading, source: RandomSource, choice: bytes | None = None) -> Truth:
+def truth_of(
+    window: Window, reading: Reading | Sequence[Reading], source: RandomSource, choice: bytes | None = None
+) -> Truth:
     """Return what a reading means for the window: a position 0..V, or V bits where the window asks for a vector.
 
-    Once a window: a number between two points is rounded at random by `source`, and what is drawn is the truth from
-    then on, as if the device had read it.
+    A cross has a reading for each of its parts, in their order: it is "none of them" where any part is. Once
+    a window: a number between two points is rounded at random by `source`, and what is drawn is the truth from then on,
+    as if the device had read it.
 
     A set of values makes sense only for a vector and for codes; elsewhere a set of one is that value, any other is
     "none of them". Of several codes one is told, each with the same probability: by `choice` (`choice_of`), the same in
     all steps of a walk, or without it by `source`. What can never be a value is "none of them" as well; `fault_of` says
     so to the owner. A number of another unit than the question's is converted.
     """
-    domain, value = window.domain, reading.value
+    domain, vector = window.domain, window.design.kind.multi_hot
+    readings = [reading] if isinstance(reading, Reading) else reading
+    if isinstance(domain, Cross):
+        found = [_alone(_positions(part.domain, one, source)) for part, one in zip(domain.parts, readings, strict=True)]
+        positions = {domain.together(found)} - {0}
+    else:
+        (one,) = readings
+        if isinstance(domain, Prefixes) and domain.codes is not None and not vector:
+            return _told(domain, one, source, choice)
+        positions = _positions(domain, one, source)
+    if vector:
+        return tuple(int(value in positions) for value in range(1, window.values + 1))
+    return _alone(positions)
+
+
+def _positions(domain: SingleDomain, reading: Reading, source: RandomSource) -> set[int]:
+    """Return the values 1..V that a reading is: at most one, but of a set of values."""
+    value = reading.value
     way = conversion(reading.unit, domain.unit) if isinstance(domain, Measured) else SAME
     if way is None:
         value = None
     elif way != SAME:
         value = converted(value, way.factor, way.offset)
     values = value if isinstance(value, frozenset) else (value,)
-    if isinstance(domain, Prefixes) and domain.codes is not None and not window.design.kind.multi_hot:
-        numbers = [number for one in values if (number := domain.number_of(one)) is not None]
-        told = _chosen(numbers, source.random_bytes(_CHOICE_BYTES) if choice is None else choice)
-        return 0 if told is None else domain.holder_of(told)
-    positions = {value_of(domain, one, source) for one in values} - {0}
-    if window.design.kind.multi_hot:
-        return tuple(int(value in positions) for value in range(1, window.values + 1))
-    return positions.pop() if len(positions) == 1 else 0
+    return {value_of(domain, one, source) for one in values} - {0}
+
+
+def _alone(positions: set[int]) -> int:
+    return next(iter(positions)) if len(positions) == 1 else 0
+
+
+def _told(domain: Prefixes, reading: Reading, source: RandomSource, choice: bytes | None) -> int:
+    """Return the prefix of the one code that is told of those read, 0 of none."""
+    values = reading.value if isinstance(reading.value, frozenset) else (reading.value,)
+    numbers = [number for one in values if (number := domain.number_of(one)) is not None]
+    told = _chosen(numbers, source.random_bytes(_CHOICE_BYTES) if choice is None else choice)
+    return 0 if told is None else domain.holder_of(told)
 
 
 # A coin that holds for a day or for a question is derived and never stored: from a secret of the device and the name of

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import PeerError, QuestionError
 from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.window.domain import Part
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 
@@ -217,10 +218,18 @@ class SignalNotes:
         """Return what is known of each signal, by name."""
         return tuple(self._known[path] for path in sorted(self._known))
 
-    def note(self, window: Window, reading: Reading) -> str:
-        """Note how a signal was read for a window; return its fault, "" for none."""
-        path = window.signal
-        fault, before = fault_of(reading, window.domain, several=window.design.kind.multi_hot), self._known.get(path)
+    def note(self, window: Window, readings: Sequence[Reading]) -> str:
+        """Note how each signal of a window was read; return the fault, "" for none."""
+        # Of several signals each says one value, whichever answer is made of them.
+        several = window.design.kind.multi_hot and len(window.parts) == 1
+        found = [self._note(*one, several=several) for one in zip(window.parts, readings, strict=True)]
+        if len(found) == 1:
+            return found[0]
+        return "; ".join(f"{part.signal}: {fault}" for part, fault in zip(window.parts, found, strict=True) if fault)
+
+    def _note(self, part: Part, reading: Reading, *, several: bool) -> str:
+        path = part.signal
+        fault, before = fault_of(reading, part.domain, several=several), self._known.get(path)
         why = "" if fault else reading.why_none
         self._known[path] = SignalStatus(path=path, read_at=self._clock.now(), why_none=why, fault=fault)
         if fault and (before is None or before.fault != fault):

@@ -342,7 +342,8 @@ class Device:
         first, outcomes = self.questions.first_window(offer), list[Outcome]()
         try:
             self._trust.check_question(offer.signed)
-            await learn(sources, question.signal)
+            for part in question.parts:
+                await learn(sources, part.signal)
             if refused := self.questions.take([offer], sources):
                 return tuple(refused.values())
             refusal = self.questions.take_part(question.question_id, sources)
@@ -436,7 +437,7 @@ class Device:
         try:
             with self._activity.begun():
                 offers = await self._transport.list_questions()
-                for path in sorted({offer.signed.question.signal for offer in offers}):
+                for path in sorted({part.signal for offer in offers for part in offer.signed.question.parts}):
                     await learn(sources, path)
                 before, self._refused = self._refused, self.questions.take(offers, sources)
         except Unreachable as error:

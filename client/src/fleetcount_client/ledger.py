@@ -29,6 +29,7 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.domain import signals_text
 
 from fleetcount_client.charges import Charge, unit_id
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust
@@ -419,7 +420,7 @@ class _Cost:
         return Charge(
             charge_id=unit_id(question.question_id, unit),
             name=question.name,
-            signal=question.signal,
+            signal=signals_text(question.parts),
             asked_at=opens(windows[0]),
             asked_until=until,
             counts_until=opens(windows[0]) if at_once else until,

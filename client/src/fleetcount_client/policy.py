@@ -5,7 +5,7 @@ A refusal is a value with a reason the owner can read. Never looks at a truth, a
 
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.window.domain import ValueDomain
+from fleetcount_protocol.window.domain import Part
 from fleetcount_protocol.window.window import Window
 from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
@@ -208,20 +208,24 @@ def judge_question(policy: OwnerPolicy, question: "Question", window: Window) ->
     return PolicyRefusal(rule="largest_epsilon", message=f"{message} {_number(policy.largest_epsilon)}")
 
 
-def judge_sources(signals: Mapping[str, SignalSource], path: str, domain: ValueDomain) -> PolicyRefusal | None:
-    """Return why no source says the value of a path in a domain: a wrong cell would be its answer, or always none."""
-    if path not in signals:
-        known = ", ".join(sorted(signals)) or "none"
-        return PolicyRefusal(rule="signals", message=f"no source is configured for {path}; configured are: {known}")
-    why = unfit(signals, path, domain)
-    return PolicyRefusal(rule="signals", message=f"{path}: {why}") if why else None
+def judge_sources(signals: Mapping[str, SignalSource], parts: Iterable[Part]) -> PolicyRefusal | None:
+    """Return why no source says a value of one of the parts: a wrong cell would be its answer, or always none."""
+    for part in parts:
+        if part.signal not in signals:
+            known = ", ".join(sorted(signals)) or "none"
+            message = f"no source is configured for {part.signal}; configured are: {known}"
+            return PolicyRefusal(rule="signals", message=message)
+        if why := unfit(signals, part.signal, part.domain):
+            return PolicyRefusal(rule="signals", message=f"{part.signal}: {why}")
+    return None
 
 
 def _signal(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
-    if window.signal in policy.signals:
+    denied = next((part.signal for part in window.parts if part.signal not in policy.signals), None)
+    if denied is None:
         return None
     allowed = ", ".join(sorted(policy.signals)) or "none"
-    return PolicyRefusal(rule="signals", message=f"the window asks for {window.signal}; allowed are: {allowed}")
+    return PolicyRefusal(rule="signals", message=f"the window asks for {denied}; allowed are: {allowed}")
 
 
 def _batch(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:

@@ -41,7 +41,7 @@ from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_sources
 from fleetcount_client.private_places import PrivatePlaces
 from fleetcount_client.question_rows import Walks
 from fleetcount_client.sessions import Delivery, DeliveryEnd, OpenSession, SessionKeeper, encode_instalment
-from fleetcount_client.signals import Reading, SignalSource, read_signal
+from fleetcount_client.signals import Reading, SignalSource, read_parts
 from fleetcount_client.spool import Spool
 from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
 from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
@@ -132,16 +132,16 @@ class Rounds:
         await self.pause_until(first)
         if why := self._missed(window, still_asked):
             return Outcome.of(window, OutcomeKind.MISSED, why), ""
-        reading = await read_signal(signals, window.signal)
-        fault = self.notes.note(window, reading)
-        # While it was read, another answer may have found that an aggregator has lost the session of both.
+        readings = await read_parts(signals, window.parts)
+        fault = self.notes.note(window, readings)
+        # While they were read, another answer may have found that an aggregator has lost the session of both.
         while (current := self.sessions.current(opened)) is None:
             opened = await self._sessions_of(window, assignment.aggregators, self.timer.now())
             if isinstance(opened, Outcome):
                 return opened, fault
         if self.timer.now() >= window.round_one_closes:
             return Outcome.of(window, OutcomeKind.MISSED, "round one closed while the signal was read"), fault
-        return self._charge(assignment, current, reading), fault
+        return self._charge(assignment, current, readings), fault
 
     async def _sessions_of(
         self, window: Window, aggregators: tuple[Aggregator, ...], before: float
@@ -163,11 +163,14 @@ class Rounds:
         return "" if self.conditions() else "the program's conditions did not hold at the time"
 
     def _charge(
-        self, assignment: WindowAssignment, opened: tuple[OpenSession, ...], reading: Reading
+        self, assignment: WindowAssignment, opened: tuple[OpenSession, ...], readings: Sequence[Reading]
     ) -> Report | Outcome:
         window = assignment.window
-        shown = self.private.shown(window.signal, reading.value)
-        truth = truth_of(window, replace(reading, value=shown), self.source, assignment.choice)
+        shown = [
+            replace(reading, value=self.private.shown(part.signal, reading.value))
+            for part, reading in zip(window.parts, readings, strict=True)
+        ]
+        truth = truth_of(window, shown, self.source, assignment.choice)
         charge = replace(assignment.charge, asked_at=window.round_one_opens)
 
         def judge(ledger: Ledger) -> PolicyRefusal | None:
@@ -384,7 +387,7 @@ class QuestionLoop:
             return None
         self.under_way[window.window_id] = window
         try:
-            unread = judge_sources(signals, window.signal, window.domain)
+            unread = judge_sources(signals, window.parts)
             assignment = unread or await self._assign(question, window, survivors, signals)
             if isinstance(assignment, PolicyRefusal):
                 _LOG.info("window %d of question %s is not answered: %s", index, name, assignment.message)

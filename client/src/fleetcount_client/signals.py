@@ -9,7 +9,7 @@ import inspect
 import json
 import os
 import stat
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast, runtime_checkable
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.window.domain import Measured, Prefixes, ValueDomain, misfit
+from fleetcount_protocol.window.domain import Measured, Part, Prefixes, SingleDomain, ValueDomain
+from fleetcount_protocol.window.fit import misfit
 from fleetcount_protocol.window.signal import Kind, Number, Signal, converted, exact, kind_of
 
 from fleetcount_client.units import conversion
@@ -106,7 +107,7 @@ async def learn(signals: Mapping[str, SignalSource], path: str) -> None:
         await source.learn()
 
 
-def unfit(signals: Mapping[str, SignalSource], path: str, domain: ValueDomain) -> str:
+def unfit(signals: Mapping[str, SignalSource], path: str, domain: SingleDomain) -> str:
     """Return why no reading of the source of a path is ever a value of a domain; "" if one may be, or nobody knows."""
     source: object = signals.get(path)
     if isinstance(source, PlacedSource) and (why := source.misplaced(domain)):
@@ -117,7 +118,7 @@ def unfit(signals: Mapping[str, SignalSource], path: str, domain: ValueDomain) -
     return known.wrong or (misfit(domain, known.kind) if known.kind else "") or _beyond(known, domain)
 
 
-def fault_of(reading: Reading, domain: ValueDomain, *, several: bool = True) -> str:
+def fault_of(reading: Reading, domain: SingleDomain, *, several: bool = True) -> str:
     """Return why what was read can never be a value of a domain, in words without it; "" where it may be one.
 
     `several` is whether a vehicle may tell several values at once; of several codes it always tells one.
@@ -130,7 +131,7 @@ def fault_of(reading: Reading, domain: ValueDomain, *, several: bool = True) -> 
     return faults[0] if faults else _foreign(reading.unit, domain) or _not_one(values, domain, several=several)
 
 
-def _not_one(values: Collection[object], domain: ValueDomain, *, several: bool) -> str:
+def _not_one(values: Collection[object], domain: SingleDomain, *, several: bool) -> str:
     codes = domain.codes if isinstance(domain, Prefixes) else None
     if codes is None:
         return "" if several or len(values) <= 1 else "it is a list of several values, and the question takes one"
@@ -138,13 +139,13 @@ def _not_one(values: Collection[object], domain: ValueDomain, *, several: bool) 
     return f"a text in it is no code of the form {codes.form.label!r}" if strange else ""
 
 
-def _foreign(unit: str, domain: ValueDomain) -> str:
+def _foreign(unit: str, domain: SingleDomain) -> str:
     if not isinstance(domain, Measured) or conversion(unit, domain.unit) is not None:
         return ""
     return f"its unit is {unit!r}, and the question's {domain.unit!r}, which measures something else"
 
 
-def _beyond(known: Description, domain: ValueDomain) -> str:
+def _beyond(known: Description, domain: SingleDomain) -> str:
     """Return why no reading of a unit and a range is any of a domain's numbers; "" where one may be."""
     if not isinstance(domain, Measured):
         return ""
@@ -273,6 +274,11 @@ async def read_signal(signals: Mapping[str, SignalSource], path: str) -> Reading
     if source is None:
         raise UsageError(f"no source for the signal {path!r}; configured are {sorted(signals)}")
     return await read_source(source)
+
+
+async def read_parts(signals: Mapping[str, SignalSource], parts: Sequence[Part]) -> list[Reading]:
+    """Return what the signals of a question are at one moment, each as `read_signal` does: all are asked at once."""
+    return await asyncio.gather(*(read_signal(signals, part.signal) for part in parts))
 
 
 async def read_source(source: SignalSource) -> Reading:

@@ -298,7 +298,7 @@ class Subscriptions:
         question, now = known.asked, self._clock.now()
         refusal = judge_question(self._policy, question, window_at(question, 0))
         if refusal is None and signals is not None:
-            refusal = judge_sources(signals, question.signal, question.domain)
+            refusal = judge_sources(signals, question.parts)
         if refusal is not None:
             return refusal
         age = self._spool.age(now, self._first_valid)

@@ -20,15 +20,8 @@ import fleetcount_data
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.layout import prints
-from fleetcount_protocol.window.domain import (
-    PLACE_BITS,
-    Bins,
-    Categories,
-    FixedDomain,
-    Frame,
-    Prefixes,
-    SquareGrid,
-)
+from fleetcount_protocol.window.domain import PLACE_BITS, Bins, Categories, FixedDomain, Prefixes, SquareGrid
+from fleetcount_protocol.window.frame import Frame
 from fleetcount_protocol.window.signal import Signal, converted
 from fleetcount_transport.csv_rows import CsvFault, csv_rows
 

@@ -150,7 +150,7 @@ async def test_an_aborted_window_gives_its_room_back_and_a_released_one_does_not
 
 def charge(opens: int, closes: int, epsilon: str, relation: Relation = Relation.ANY_VALUE) -> Charge:
     loss = LedgerLoss(epsilon=Decimal(epsilon), relation=relation)
-    return Charge(signal="S", opens=opens, closes=closes, loss=loss)
+    return Charge(signals=("s",), opens=opens, closes=closes, loss=loss)
 
 
 def test_a_vector_is_charged_for_a_value_that_moves_and_not_for_one_place() -> None:
@@ -177,7 +177,7 @@ def test_a_one_sided_release_is_taken_only_where_the_operator_says_so() -> None:
 
 def test_losses_with_a_delta_that_overlap_add_up_their_deltas() -> None:
     loss = LedgerLoss(epsilon=Decimal("0.3"), delta=Decimal("1E-9"), relation=Relation.ANY_VALUE)
-    new = Charge(signal="S", opens=0, closes=10, loss=loss)
+    new = Charge(signals=("s",), opens=0, closes=10, loss=loss)
 
     check_budget(new, [charge(0, 10, "2"), replace(new, opens=10, closes=20)], Limits())
     with pytest.raises(QuestionError, match=r"delta 0\.000000001 and .* sum to 0\.000000002, allowed: at most 1e-09"):

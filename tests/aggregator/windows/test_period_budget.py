@@ -7,12 +7,25 @@ from typing import Any
 
 import pytest
 from fleetcount_aggregator.host.host import Limits
-from fleetcount_aggregator.windows.budget import PeriodCharge, Unit, check_period, question_charge, spent_from
+from fleetcount_aggregator.windows.budget import (
+    Charge,
+    PeriodCharge,
+    Unit,
+    check_budget,
+    check_period,
+    debit_row,
+    question_charge,
+    spent_from,
+)
 from fleetcount_aggregator.windows.question_install import install_question
+from fleetcount_mechanisms.answers import Relation
+from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Schedule
-from fleetcount_protocol.window.domain import Categories, normal_signal
+from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
+from fleetcount_protocol.window.signal import normal_signal
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network
@@ -40,7 +53,7 @@ def question(number: int, epsilon: str = "4", every_s: int = 600, **changes: obj
 def period_charge(window: Window) -> PeriodCharge:
     """Return what a question of one window is charged."""
     unit = Unit(window.round_one_opens, max(window.round_one_closes, window.round_two_closes) - 1, 1)
-    return PeriodCharge(signal=normal_signal(window.signal), design=window.design, units=(unit,))
+    return PeriodCharge(signals=(normal_signal(window.signal),), design=window.design, units=(unit,))
 
 
 def test_five_hundred_questions_one_after_the_other_are_refused_with_sum_and_limit() -> None:
@@ -92,7 +105,7 @@ def test_what_is_spent_is_that_of_the_fullest_period_from_a_moment_on() -> None:
     def spent(moment: int) -> dict[str, float]:
         return {signal: float(one) for signal, one in spent_from(moment, charges, Limits()).items()}
 
-    speed, others = charges[0].signal, other.signal
+    speed, others = charges[0].signals[0], other.signals[0]
     assert spent(first - 90 * DAY_S) == {speed: 8, others: 1}
     assert spent(first + 29 * DAY_S) == {speed: 8, others: 1}
     # The first is over, and no 30 days hold both others.
@@ -148,3 +161,41 @@ async def test_the_aggregator_applies_it_to_windows_and_question_alike() -> None
     late = {"round_one_opens": START + 9000, "round_one_closes": START + 9010, "round_two_closes": START + 9020}
     with pytest.raises(QuestionError, match="lose epsilon"):
         await network.ask(values=4, **late)
+
+
+def of_two(number: int, signals: tuple[str, str], epsilon: str = "4") -> PeriodCharge:
+    """Return what a question for two signals at once is charged."""
+    return replace(period_charge(question(number, epsilon)), signals=tuple(map(normal_signal, signals)))
+
+
+def test_a_question_for_two_signals_is_charged_whole_on_both() -> None:
+    limits = Limits(total_epsilon=Decimal(4))
+    both = of_two(0, ("Vehicle.A", "Vehicle.B"))
+
+    for signals in (("Vehicle.A", "Vehicle.C"), ("Vehicle.C", "vehicle.b")):
+        with pytest.raises(QuestionError, match=r"on 'vehicle\.[ab]' lose epsilon 8 at delta"):
+            check_period(of_two(1, signals), [both], limits)
+    with pytest.raises(QuestionError, match=r"on 'vehicle\.b' lose epsilon 8"):
+        check_period(both, [period_charge(question(1, signal="Vehicle.B"))], limits)
+    check_period(of_two(1, ("Vehicle.C", "Vehicle.D")), [both], limits)
+    # A and B lose what each takes part in, not the sum of both.
+    check_period(both, [period_charge(question(1, signal="Vehicle.C"))], limits)
+    assert {*spent_from(0, [both], limits)} == {"vehicle.a", "vehicle.b"}
+
+
+def test_a_question_for_two_signals_is_installed_with_both() -> None:
+    asked = every_question()["cross"]
+
+    assert question_charge(asked).signals == ("vehicle.speed", "vehicle.category")
+    assert debit_row(window_at(asked, 0), 0).signal == "Vehicle.Speed x Vehicle.Category"
+
+
+def test_windows_that_overlap_add_up_on_each_signal_alone() -> None:
+    loss = LedgerLoss(epsilon=Decimal(2), relation=Relation.ANY_VALUE)
+    a, b, both = (Charge(signals=signals, opens=0, closes=10, loss=loss) for signals in (("a",), ("b",), ("a", "b")))
+    limits = Limits(largest_epsilon=Decimal(4))
+
+    check_budget(both, [a, b], limits)
+    for other in (a, b):
+        with pytest.raises(QuestionError, match="sum to 6, allowed: at most 4"):
+            check_budget(both, [other, both], limits)

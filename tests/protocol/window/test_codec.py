@@ -9,14 +9,24 @@ import pytest
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, QuestionError
 from fleetcount_protocol.layout import fraction_bytes, text_bytes, uint
-from fleetcount_protocol.window.domain import Bins, Categories, Frame, Numbers, Outside, SquareGrid, ValueDomain
+from fleetcount_protocol.window.domain import (
+    Bins,
+    Categories,
+    Numbers,
+    Outside,
+    SingleDomain,
+    SquareGrid,
+    ValueDomain,
+    parts_of,
+)
+from fleetcount_protocol.window.frame import Frame
 from fleetcount_protocol.window.window import Window, decode_window
 from fleetcount_protocol.window.window_json import window_to_json
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.cases import places_of_bits
-from tests.support.protocol_samples import at_window, every_window, keyed_aggregator, sampling_window
+from tests.support.protocol_samples import at_window, crossed, every_window, keyed_aggregator, sampling_window
 
 WINDOWS = every_window() | {
     f"window_{name}": at_window(every_window()[name])
@@ -28,13 +38,15 @@ NAMES = st.text(st.characters(categories=("Lu", "Ll", "Nd")), min_size=1, max_si
 )
 FRACTIONS = st.fractions(min_value=-(10**9), max_value=10**9, max_denominator=10**6)
 OFFSETS = st.sampled_from(("0", "-683195.58", "99999999.999999", "-99999999.999999", "0.000001"))
-DOMAINS: st.SearchStrategy[ValueDomain] = st.one_of(
-    st.builds(
-        Bins,
-        edges=st.lists(FRACTIONS, min_size=2, max_size=9, unique=True).map(lambda edges: tuple(sorted(edges))),
-        open_above=st.booleans(),
-        unit=NAMES,
-    ),
+BINS = st.builds(
+    Bins,
+    edges=st.lists(FRACTIONS, min_size=2, max_size=9, unique=True).map(lambda edges: tuple(sorted(edges))),
+    open_above=st.booleans(),
+    unit=NAMES,
+)
+NAMED = st.builds(Categories, names=st.lists(NAMES, min_size=1, max_size=9, unique=True).map(tuple))
+SINGLES: st.SearchStrategy[SingleDomain] = st.one_of(
+    BINS,
     st.builds(
         Numbers,
         low=FRACTIONS.map(lambda low: low - 10**9),
@@ -43,7 +55,7 @@ DOMAINS: st.SearchStrategy[ValueDomain] = st.one_of(
         outside=st.sampled_from(Outside),
         unit=NAMES,
     ),
-    st.builds(Categories, names=st.lists(NAMES, min_size=1, max_size=9, unique=True).map(tuple)),
+    NAMED,
     st.builds(
         SquareGrid,
         x0=FRACTIONS,
@@ -55,6 +67,8 @@ DOMAINS: st.SearchStrategy[ValueDomain] = st.one_of(
     ),
 )
 
+DOMAINS: st.SearchStrategy[ValueDomain] = SINGLES | st.builds(crossed, BINS, NAMED)
+
 
 @st.composite
 def windows(draw: st.DrawFn) -> Window:
@@ -64,6 +78,7 @@ def windows(draw: st.DrawFn) -> Window:
     return sampling_window(
         draw(st.integers(2, 5)),
         name=draw(NAMES),
+        signal=parts_of("Vehicle.CurrentLocation", domain)[0].signal,
         domain=domain,
         mechanism=SamplingDie.uniform(rate, domain.values),
         round_one_opens=opens,

@@ -7,16 +7,8 @@ from typing import Any
 
 import pytest
 from fleetcount_protocol.errors import QuestionError
-from fleetcount_protocol.window.domain import (
-    MAX_OFFSET_BYTES,
-    MAX_VALUES,
-    Bins,
-    Categories,
-    Frame,
-    H3Cells,
-    Prefixes,
-    SquareGrid,
-)
+from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories, H3Cells, Prefixes, SquareGrid
+from fleetcount_protocol.window.frame import MAX_OFFSET_BYTES, Frame
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -2,7 +2,7 @@
 
 import pytest
 from fleetcount_protocol.errors import QuestionError
-from fleetcount_protocol.window.domain import check_signal, normal_signal
+from fleetcount_protocol.window.signal import check_signal, normal_signal
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ def test_real_devices_read_the_points_to_which_a_plan_rounds() -> None:
     plans = [plan_of(one, asked, run, seed()) for run in (0, 1, 0)]
 
     assert plans[0].truths.tolist() == plans[2].truths.tolist() != plans[1].truths.tolist()
-    assert {*plans[0].part.readings[0]} == {None, 0.0, 10.0, 20.0}
+    assert {*plans[0].part.readings[0]} == {(None,), (0.0,), (10.0,), (20.0,)}
     found = np.bincount(plans[0].truths[0], minlength=4)
     # 700 of those who read 3 round down, with a deviation of 14.5; 600 of those who read 16 round up, with one of 15.5.
     assert found[0] == 100

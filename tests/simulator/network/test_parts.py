@@ -35,7 +35,7 @@ from fleetcount_simulator.network.machine_speed import Speed
 from fleetcount_simulator.network.outages import first_failpoints, outages_of
 from fleetcount_simulator.network.parties import Parties
 from fleetcount_simulator.network.ports import free_ports
-from fleetcount_simulator.network.question import question_of, reading_of
+from fleetcount_simulator.network.question import question_of, reading_of, readings_of
 from fleetcount_simulator.network.windows import (
     COST_S,
     Enrolment,
@@ -47,7 +47,7 @@ from fleetcount_simulator.network.windows import (
 )
 
 from tests.simulator.network_cases import People, case_of
-from tests.support.protocol_samples import sampling_window
+from tests.support.protocol_samples import crossed, sampling_window
 
 SPEED = Speed(share_s=5e-4, verify_s=4e-4)
 
@@ -82,6 +82,18 @@ def test_a_reading_of_every_value_is_read_as_that_value(domain: Any) -> None:
     values = range(domain.values + 1)
 
     assert [domain.value_of(reading_of(domain, value)) for value in values] == list(values)
+
+
+def test_a_cross_has_a_reading_for_each_signal() -> None:
+    colours = Categories(names=("red", "green", "blue"))
+    cross = crossed(Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h"), colours)
+
+    found = [readings_of(cross, value) for value in range(cross.values + 1)]
+
+    assert found[0] == (None, None)
+    parts = [[part.domain.value_of(one) for part, one in zip(cross.parts, row, strict=True)] for row in found]  # type: ignore[union-attr]
+    assert [cross.together(values) for values in parts] == list(range(cross.values + 1))
+    assert [readings_of(colours, value) for value in (0, 3)] == [(None,), ("blue",)]
 
 
 def test_a_value_no_signal_can_read_is_refused() -> None:
@@ -226,7 +238,7 @@ def test_what_a_process_is_told_survives_its_file_and_its_secrets_are_not_shown(
         at_once=3,
         deployment="study",
         question_name="run 0",
-        signal="Vehicle.Speed",
+        signals=("Vehicle.CurrentLocation", "Vehicle.Paint"),
         aggregators=(
             Aggregator(
                 aggregator_id=AggregatorId("a"),
@@ -248,7 +260,7 @@ def test_what_a_process_is_told_survives_its_file_and_its_secrets_are_not_shown(
         coin_seed=2**100 + 77,
         numbers=[0, 2, 3, 4],
         part=FleetPart(
-            readings=[[(1.5, -2.0), None, "dark red", 3.25]],
+            readings=[[((1.5, -2.0), None), (None, "dark red"), ((0.0, 3.25), "1"), (None, 3.25)]],
             faults=[[0, 4, 0, 0]],
             came=[0],
             gone=[1],

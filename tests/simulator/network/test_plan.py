@@ -8,13 +8,14 @@ import pytest
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
+from fleetcount_protocol.window.domain import Categories
 from fleetcount_simulator.engines.participation import presence_histograms
 from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.model import Case, Epochs, Faults, Mechanism
 from fleetcount_simulator.network.device_faults import DeviceFault
 from fleetcount_simulator.network.engine import engine
 from fleetcount_simulator.network.plan import faultless_plan, plan_of
-from fleetcount_simulator.network.question import question_of, reading_of
+from fleetcount_simulator.network.question import question_of, reading_of, readings_of
 from fleetcount_simulator.network.run import check_chain
 from fleetcount_simulator.standing import StandingQuestion, schedule_of
 
@@ -44,7 +45,7 @@ def test_a_plan_holds_who_is_there_in_every_window_and_what_each_reads() -> None
     for window in range(6):
         truths = plan.truths[window][plan.unharmed[window]]
         assert np.bincount(truths, minlength=4).tolist() == presence_histograms(case, window, 1)[0].tolist()
-        assert plan.part.readings[window] == [reading_of(question.domain, int(value)) for value in plan.truths[window]]
+        assert plan.part.readings[window] == [readings_of(question.domain, int(value)) for value in plan.truths[window]]
         # Joining and leaving are the devices' own acts, not faults that befall them.
         stay = zip(plan.part.came, plan.part.gone, strict=True)
         off = [came <= window < gone and number in (5, 6) for number, (came, gone) in enumerate(stay)]
@@ -56,12 +57,13 @@ def test_a_plan_holds_who_is_there_in_every_window_and_what_each_reads() -> None
 
 def test_a_fleet_that_nothing_befalls_answers_every_window() -> None:
     domain = question_of(asked()).domain
+    assert isinstance(domain, Categories)
     readings = [[reading_of(domain, (device + window) % 4) for device in range(5)] for window in range(3)]
 
     plan = faultless_plan(domain, readings)
 
     assert plan.truths.tolist() == [[(device + window) % 4 for device in range(5)] for window in range(3)]
-    assert plan.part.readings == readings
+    assert plan.part.readings == [[(reading,) for reading in row] for row in readings]
     assert (plan.question.windows, plan.question.coin, plan.pauses) == (3, Coin.WINDOW, [])
     assert (plan.part.came, plan.part.gone) == ([0] * 5, [3] * 5)
     assert plan.unharmed.all()

@@ -38,6 +38,10 @@ Tables = tuple[dict[str, Any], dict[str, Any]]
 SQUARES = {"cells": "square", "size_m": 250}
 AROUND = [Decimal("11.29"), Decimal("44.47"), Decimal("11.32"), Decimal("44.50")]
 FROM_TRACE = {"kind": "trace", "file": "trace.csv", "interval_s": 60, "lon": "lon", "lat": "lat"}
+PARTS = [
+    {"signal": "Vehicle.Time", "column": "time", "kind": "bins", "edges": [0, 100], "open_above": True},
+    {"signal": "Vehicle.Id", "column": "vehicle", "kind": "categories", "names": ["car 1", "car 2", "car 3"]},
+]
 CASES: dict[str, Tables] = {
     "counts": ({"kind": "counts", "file": "counts.csv"}, {"cells": "categories"}),
     "counts scaled": ({"kind": "counts", "file": "counts.csv", "devices": 9_999}, {"cells": "none"}),
@@ -67,6 +71,7 @@ CASES: dict[str, Tables] = {
     ),
     "gowalla": ({"kind": "gowalla", "places": 500}, {"cells": "none"}),
     "categories": ({"kind": "categories", "file": "table.csv"}, {"cells": "categories"}),
+    "readings": ({"kind": "readings", "file": "trace.csv"}, {"cells": "cross", "of": PARTS}),
     "categories, fewer": ({"kind": "categories", "file": "table.csv", "devices": 37}, {"cells": "categories"}),
 }
 SEED = 20_130_411

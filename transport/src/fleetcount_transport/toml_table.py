@@ -184,6 +184,10 @@ class Table:
 
     # Tables in it.
 
+    def only(self, known: Collection[str]) -> "Table":
+        """Return the same table; every key that is not among `known` is refused."""
+        return Table(self.source, self._path, self._content, known)
+
     def section(self, key: str, known: Collection[str] | None) -> "Table":
         """Return the sub-table of that name; an absent one is empty."""
         return Table(self.source, self.path_of(key), self._content.get(key, {}), known)

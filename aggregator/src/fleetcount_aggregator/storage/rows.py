@@ -14,7 +14,7 @@ from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.layout import uint
 from fleetcount_protocol.limits import MAX_LEDGER_ROWS
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.window.domain import normal_signal
+from fleetcount_protocol.window.signal import normal_signal
 
 from fleetcount_aggregator.host.states import FINAL_STATES, StateConflictError, check_move
 from fleetcount_aggregator.storage.database import (

@@ -20,7 +20,8 @@ from fleetcount_mechanisms.design import Design, LedgerLoss
 from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.window.domain import normal_signal
+from fleetcount_protocol.window.domain import Part, signals_text
+from fleetcount_protocol.window.signal import normal_signal
 from fleetcount_protocol.window.window import Window
 
 from fleetcount_aggregator.host.host import Limits
@@ -35,9 +36,12 @@ NO_FINITE_EPSILON = "none"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """The loss of one window's release on one signal in [opens, closes), Unix seconds, with its relation."""
+    """The loss of one window's release on its signals in [opens, closes), Unix seconds, with its relation.
 
-    signal: str
+    A question for several signals at once is charged whole on each of them.
+    """
+
+    signals: tuple[str, ...]
     opens: int
     closes: int
     loss: LedgerLoss
@@ -46,7 +50,7 @@ class Charge:
 def charge_of(window: Window) -> Charge:
     """Return the charge of a window: the loss in the public view of its release (docs/privacy.md)."""
     return Charge(
-        signal=window.signal,
+        signals=_signals(window.parts),
         opens=window.round_one_opens,
         closes=max(window.round_one_closes, window.round_two_closes),
         loss=ledger_loss_of(window.design),
@@ -57,7 +61,12 @@ def charge_of_question(question: Question, stopped: int | None = None) -> Charge
     """Return the charge of a question for overlaps: the loss of one window, until its last window or a stop."""
     schedule = question.schedule
     closes = schedule.end if stopped is None else schedule.closes(max(0, stopped - 1))
-    return Charge(signal=question.signal, opens=schedule.opens(0), closes=closes, loss=ledger_loss_of(question.design))
+    loss = ledger_loss_of(question.design)
+    return Charge(signals=_signals(question.parts), opens=schedule.opens(0), closes=closes, loss=loss)
+
+
+def _signals(parts: Iterable[Part]) -> tuple[str, ...]:
+    return tuple(normal_signal(part.signal) for part in parts)
 
 
 def debit_row(window: Window, now: int) -> LedgerRow:
@@ -65,7 +74,7 @@ def debit_row(window: Window, now: int) -> LedgerRow:
     charge = charge_of(window)
     return LedgerRow(
         window_id=window.window_id,
-        signal=charge.signal,
+        signal=signals_text(window.parts),
         opens=charge.opens,
         closes=charge.closes,
         epsilon=NO_FINITE_EPSILON if charge.loss.epsilon is None else str(charge.loss.epsilon),
@@ -95,28 +104,32 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
                 "the release has no finite epsilon; allowed only with [limits] allow_exact_release = true"
             )
         return
-    everyone = [new, *others]
+    rest = list(others)
+    for signal in new.signals:
+        _check_overlaps(signal, new, [new, *(one for one in rest if signal in one.signals)], limits)
+
+
+def _check_overlaps(signal: str, new: Charge, everyone: Sequence[Charge], limits: Limits) -> None:
     for one in everyone:
-        if one is not new and not _overlaps(new, one):
+        if not _overlaps(new, one):
             continue
         losses = [two.loss for two in everyone if _overlaps(one, two) and two.loss.epsilon is not None]
         total = sum((loss.epsilon or Decimal(0) for loss in losses), Decimal(0))
         delta = sum((loss.delta for loss in losses), Decimal(0))
         if delta > limits.total_delta:
             raise QuestionError(
-                f"delta {new.loss.delta:f} and those of the windows that overlap on {new.signal!r} sum to {delta:f},"
+                f"delta {new.loss.delta:f} and those of the windows that overlap on {signal!r} sum to {delta:f},"
                 f" allowed: at most {float(limits.total_delta):g}"
             )
         if total > limits.largest_epsilon:
             raise QuestionError(
-                f"epsilon {new.loss.epsilon} ({new.loss.relation.value}) and the windows that overlap on {new.signal!r}"
+                f"epsilon {new.loss.epsilon} ({new.loss.relation.value}) and the windows that overlap on {signal!r}"
                 f" sum to {total}, allowed: at most {limits.largest_epsilon}"
             )
 
 
 def _overlaps(one: Charge, other: Charge) -> bool:
-    same_signal = normal_signal(one.signal) == normal_signal(other.signal)
-    return same_signal and one.opens < other.closes and other.opens < one.closes
+    return one.opens < other.closes and other.opens < one.closes
 
 
 # In a period windows add up, overlapping or not; a charge counts whole in every period that contains a part of it.
@@ -138,7 +151,7 @@ class Unit(NamedTuple):
 class PeriodCharge:
     """The charge of a question in periods: the loss of a unit of its design, at each unit's time."""
 
-    signal: str
+    signals: tuple[str, ...]
     design: Design
     units: tuple[Unit, ...]
 
@@ -165,7 +178,7 @@ def question_charge(question: Question, stopped: int | None = None) -> PeriodCha
         firsts = (first for first in range(0, schedule.windows, cycle) if stopped is None or first < stopped)
         ends = ((first, min(first + cycle, schedule.windows) - 1) for first in firsts)
         spans = tuple(Unit(schedule.opens(first), schedule.opens(last), 1) for first, last in ends)
-        return PeriodCharge(signal=normal_signal(question.signal), design=question.design, units=spans)
+        return PeriodCharge(signals=_signals(question.parts), design=question.design, units=spans)
     units = (
         Unit(
             schedule.opens(windows[0]),
@@ -175,7 +188,7 @@ def question_charge(question: Question, stopped: int | None = None) -> PeriodCha
         for windows in schedule.units(question.coin).values()
         if stopped is None or windows[0] < stopped
     )
-    return PeriodCharge(signal=normal_signal(question.signal), design=question.design, units=tuple(units))
+    return PeriodCharge(signals=_signals(question.parts), design=question.design, units=tuple(units))
 
 
 @lru_cache(maxsize=4)
@@ -193,8 +206,15 @@ def check_period(new: PeriodCharge, others: Iterable[PeriodCharge], limits: Limi
         QuestionError: with the largest sum and the limit.
     """
     budget = _budget(limits.period_epsilon, limits.total_delta)
-    held = [loss for one in others if one.signal == new.signal for loss in one.timed(budget.orders)]
-    added = new.timed(budget.orders)
+    rest, added = list(others), new.timed(budget.orders)
+    for signal in new.signals:
+        held = [loss for one in rest if signal in one.signals for loss in one.timed(budget.orders)]
+        _check_period(signal, added, held, budget, limits)
+
+
+def _check_period(
+    signal: str, added: Sequence[TimedLoss], held: Sequence[TimedLoss], budget: LossBudget, limits: Limits
+) -> None:
     known = LossFilter(budget, limits.budget_period_s, held)
     if known.admit(added):
         return
@@ -202,7 +222,7 @@ def check_period(new: PeriodCharge, others: Iterable[PeriodCharge], limits: Limi
         known.add(one)
     largest = _spent(known, [one.last for one in (*held, *added)])
     raise QuestionError(
-        f"the questions on {new.signal!r} lose epsilon {largest.normalize():f} at delta"
+        f"the questions on {signal!r} lose epsilon {largest.normalize():f} at delta"
         f" {float(limits.total_delta):g} within {limits.budget_period_s} s, allowed: at most {limits.period_epsilon}"
     )
 
@@ -216,7 +236,9 @@ def spent_from(moment: int, charges: Iterable[PeriodCharge], limits: Limits) -> 
     budget, since = _budget(limits.period_epsilon, limits.total_delta), moment - limits.budget_period_s
     held: dict[str, list[TimedLoss]] = {}
     for charge in charges:
-        held.setdefault(charge.signal, []).extend(one for one in charge.timed(budget.orders) if one.last > since)
+        losses = [one for one in charge.timed(budget.orders) if one.last > since]
+        for signal in charge.signals:
+            held.setdefault(signal, []).extend(losses)
     return {
         signal: _spent(LossFilter(budget, limits.budget_period_s, losses), [since + 1, *(one.last for one in losses)])
         for signal, losses in held.items()
@@ -244,7 +266,7 @@ async def check_budgets(questions: Questions, windows: Windows, new: Charge, who
     _check_charges_known(questions, windows)
     limits = questions.host.limits
     # Filter first: the units of thousands of questions on other signals are not needed.
-    on_signal = [one for one in questions.values() if normal_signal(one.asked.signal) == whole.signal]
+    on_signal = [one for one in questions.values() if not set(_signals(one.asked.parts)).isdisjoint(whole.signals)]
     costing = await _costing(windows, on_signal)
     check_budget(new, [charge_of_question(one.asked, one.stopped) for one in costing], limits)
     others = [question_charge(one.asked, one.stopped) for one in costing]

@@ -148,21 +148,28 @@ def mean_of_bins(design: Design, outputs: ArrayLike, edges: Sequence[Fraction], 
     return Average(estimate=sum(both) / 2 if both else None, low=below.low, high=above.high, level=level)
 
 
-def share(design: Design, outputs: ArrayLike, cells: Collection[int], level: Fraction) -> Average:
+def share(
+    design: Design, outputs: ArrayLike, cells: Collection[int], level: Fraction, within: Collection[int] | None = None
+) -> Average:
     """Return the share of devices whose value is among `cells`, of those that have a value; between 0 and 1.
 
-    `outputs` as of `mean`.
+    With `within` of those whose value is among these, which hold all `cells`. `outputs` as of `mean`.
 
     Raises:
         ShapeError, RangeError: as `mean`, or a cell outside 1..V.
     """
-    if wrong := [cell for cell in cells if not 1 <= cell <= design.values]:
+    among = range(1, design.values + 1) if within is None else within
+    if wrong := [cell for cell in (*cells, *among) if not 1 <= cell <= design.values]:
         raise RangeError("cell", min(wrong), f"1 to {design.values}")
-    counts, inside = Counts.of(design, outputs), np.zeros(design.values)
+    if outside := set(cells) - set(among):
+        raise RangeError("cell of a share", min(outside), "one of those that it is a share of")
+    counts, inside, known = Counts.of(design, outputs), np.zeros(design.values), np.zeros(design.values)
     inside[[cell - 1 for cell in cells]] = 1
-    if inside.all() or not inside.any():
-        return Average(estimate=inside[0], low=inside[0], high=inside[0], level=level)
-    return counts.average(inside, 0.0, level)
+    known[[cell - 1 for cell in among]] = 1
+    if (inside == known).all() or not inside.any():
+        sure = float(inside.any())
+        return Average(estimate=sure, low=sure, high=sure, level=level)
+    return counts.average(inside, 0.0, level, known)
 
 
 def quantile(design: Design, outputs: ArrayLike, q: Fraction, level: Fraction) -> Quantile:
@@ -225,15 +232,24 @@ class Counts:
         grain = int(10 ** max(0, len(str(most)) - 3))
         return -(-most // grain) * grain
 
-    def average(self, places: Floats, step: float, level: Fraction) -> Average:
-        """Return the mean of places from 0 to 1, (V,) float64, rounded to within `step`: its interval by `T`."""
-        total, top = float(self.cells.sum()), float(self.cells @ places)
-        low, high = _passing(self.outside(places, step, level), top / total if total else math.inf)
+    def average(self, places: Floats, step: float, level: Fraction, known: Floats | None = None) -> Average:
+        """Return the mean of places from 0 to 1, (V,) float64, rounded to within `step`: its interval by `T`.
+
+        `known` is 1 for the values whose mean it is, all without it, and 0 elsewhere.
+        """
+        among = np.ones(self.design.values) if known is None else known
+        total, top = float(self.cells @ among), float(self.cells @ places)
+        low, high = _passing(self.outside(places, step, level, known), top / total if total else math.inf)
         return Average(estimate=top / total if total > 0 else None, low=low, high=high, level=level)
 
-    def outside(self, places: Floats, step: float, level: Fraction) -> Callable[[float], float]:
+    def outside(
+        self, places: Floats, step: float, level: Fraction, known: Floats | None = None
+    ) -> Callable[[float], float]:
         """Return |T(m)| - h(m) as a function of m: the interval of the mean is where it is at most 0."""
-        rate, powers = float(self.design.channel[0]), [places**power for power in range(3)]
+        rate, powers = (
+            float(self.design.channel[0]),
+            [places**power * (1 if known is None else known) for power in range(3)],
+        )
         kept = _kept(level, (rate < 1) + (step > 0))
         most = self.most(level) if step else 0
         weights = [_weights(self.design, one) for one in powers]

@@ -11,11 +11,14 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TypeVar
 
+import numpy as np
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.sampling import SamplingDie
+from numpy.typing import NDArray
 
+from fleetcount_analysis.answers.half_widths import combined, half_width
 from fleetcount_analysis.answers.hierarchy import (
     ConsistentCounts,
     Join,
@@ -23,11 +26,14 @@ from fleetcount_analysis.answers.hierarchy import (
     consistent,
     consistent_variances,
     pyramid_of,
+    whole_ends,
 )
+from fleetcount_analysis.answers.margins import MarginJoin
 from fleetcount_analysis.answers.noises import NoiseTotal, noise_total
 from fleetcount_analysis.errors import RangeError, ShapeError
 
 _T = TypeVar("_T")
+Integers = NDArray[np.int64]
 
 
 def one_level(design: Design, level: int) -> Design:
@@ -51,9 +57,13 @@ def one_level(design: Design, level: int) -> Design:
 def table_design(design: Design, zoom: int) -> Design:
     """Return the design of one zoom's numbers with the total behind them, where there is one: what a table is read by.
 
+    Cells with margins are read with all of them.
+
     Raises:
         RangeError: as `one_level`.
     """
+    if design.levels.margins and zoom == 0:
+        return design
     alone = one_level(design, zoom)
     if not design.levels.total or zoom == design.levels.count - 1:
         return alone
@@ -66,32 +76,34 @@ def table_numbers(design: Design, opened: Sequence[int], zoom: int) -> tuple[int
     Raises:
         ShapeError, RangeError: as `level_numbers`.
     """
+    if design.levels.margins and zoom == 0:
+        return tuple(opened)
     total = table_design(design, zoom).levels.total and design.levels.count > 1
     return level_numbers(design, opened, zoom) + (tuple(opened[-1:]) if total else ())
 
 
 def joins_total(design: Design) -> bool:
-    """Return whether the counts of a table are joined with a total: of direct counts, where least squares is exact.
+    """Return whether the counts of a table are joined with a total or margins: of direct counts, exact least squares.
 
     Of sampled counts the total is read by itself: by `one_level` where its noise is less than that of the cells' sum.
     """
-    return design.levels.total and design.channel[0] == 1
+    return (design.levels.total or bool(design.levels.margins)) and design.channel[0] == 1
 
 
-def nested(levels: Levels, of_each: Sequence[_T]) -> tuple[_T, ...]:
-    """Return what belongs to the levels that divide one another, of one thing a level: the zooms and the total."""
-    return tuple(of_each[: len(levels.sides)]) + tuple(of_each[-1:] if levels.total else ())
+def counted(levels: Levels, of_each: Sequence[_T]) -> tuple[_T, ...]:
+    """Return what belongs to the levels that count devices, of one thing a level: to all but the weighted sum."""
+    return tuple(one for level, one in enumerate(of_each) if level != levels.weighted_place)
 
 
 def join_of(design: Design) -> tuple[Join, tuple[NoiseTotal, ...]]:
-    """Return the least-squares step of a design's nested levels and the law of each one's noise, **coarse to fine**."""
-    laws = tuple(noise_total(law, design.aggregators) for law in reversed(nested(design.levels, design.laws)))
-    return _join(pyramid_of(design.levels), laws), laws
+    """Return the least-squares step of all levels but a weighted sum, and each one's noise, **coarse to fine**."""
+    laws = tuple(noise_total(law, design.aggregators) for law in reversed(counted(design.levels, design.laws)))
+    return _join(design.levels, laws), laws
 
 
 @lru_cache(maxsize=16)
-def _join(pyramid: Pyramid, laws: tuple[NoiseTotal, ...]) -> Join:
-    return Join(pyramid, laws)
+def _join(levels: Levels, laws: tuple[NoiseTotal, ...]) -> Join:
+    return MarginJoin(levels, laws) if levels.margins else Join(pyramid_of(levels), laws)
 
 
 def level_numbers(design: Design, opened: Sequence[_T], level: int) -> tuple[_T, ...]:
@@ -121,8 +133,11 @@ def joined_errors(design: Design) -> tuple[float, ...]:
         RangeError: a release of one level.
     """
     pyramid = _pyramid(design)
-    variances = [design.aggregators * law.draw_variance for law in nested(design.levels, design.laws)]
-    found = consistent_variances(pyramid, variances[::-1])
+    if design.levels.margins:
+        _, found = join_of(design)[0].down([np.zeros(size) for size in design.levels.sizes[::-1]])
+    else:
+        variances = [design.aggregators * law.draw_variance for law in counted(design.levels, design.laws)]
+        found = list(consistent_variances(pyramid, variances[::-1]))
     return tuple(math.sqrt(float(one.max())) / float(design.channel[0]) for one in reversed(found))
 
 
@@ -134,10 +149,12 @@ def joined_levels(design: Design, outputs: Sequence[int], level: Fraction) -> Co
         RangeError: a release of one level, one-sided noise, or a level outside (0, 1 - 2e-10].
     """
     pyramid = _pyramid(design)
+    if design.levels.margins:
+        return _with_margins(design, outputs, level)
     found = consistent(
         pyramid,
-        nested(design.levels, [level_numbers(design, outputs, one) for one in range(design.levels.count)])[::-1],
-        nested(design.levels, design.laws)[::-1],
+        counted(design.levels, [level_numbers(design, outputs, one) for one in range(design.levels.count)])[::-1],
+        counted(design.levels, design.laws)[::-1],
         design.aggregators,
         level,
         design.channel[0],
@@ -148,6 +165,26 @@ def joined_levels(design: Design, outputs: Sequence[int], level: Fraction) -> Co
         standard_errors=found.standard_errors[::-1],
         low=found.low[::-1],
         high=found.high[::-1],
+    )
+
+
+def _with_margins(design: Design, outputs: Sequence[int], level: Fraction) -> ConsistentCounts:
+    """Return the counts of cells, margins and total that add up; all numbers of a level have intervals of one width."""
+    join, laws = join_of(design)
+    opened = [np.array(level_numbers(design, outputs, one), dtype=np.float64) for one in range(design.levels.count)]
+    estimates, variances = join.down(opened[::-1])
+    ends: list[tuple[Integers, Integers]] = []
+    for number, one in enumerate(estimates):
+        first = np.zeros(one.shape)
+        first[0] = 1
+        low, high = whole_ends(one, half_width(combined([(join.weights(number, first), 1)], laws), level))
+        ends.append((np.maximum(low, 0), np.maximum(high, 0)))
+    return ConsistentCounts(
+        level=level,
+        estimates=tuple(estimates[::-1]),
+        standard_errors=tuple(np.sqrt(one) for one in variances[::-1]),
+        low=tuple(low for low, _ in ends[::-1]),
+        high=tuple(high for _, high in ends[::-1]),
     )
 
 

@@ -15,7 +15,7 @@ from fleetcount_mechanisms.design import Design
 from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.hierarchy import Join
-from fleetcount_analysis.answers.levels import join_of, nested
+from fleetcount_analysis.answers.levels import counted, join_of
 from fleetcount_analysis.answers.noises import NoiseTotal, noise_total
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,7 @@ class ValuesJoin:
 
     def cells(self, opened: Sequence[Floats]) -> Floats:
         """Return the counts of the values, float64 (V,), from the numbers of every level in their order."""
-        found = self._join.down(nested(self._levels, opened)[::-1])[0][-1]
+        found = self._join.down(counted(self._levels, opened)[::-1])[0][-1]
         if self._step is None:
             return found
         return found + self._step.gain * (float(opened[self._step.place][0]) - float(self._step.rows @ found))

@@ -26,7 +26,7 @@ from fleetcount_protocol.question.signing import (
     signed_question,
     verify_signed_question,
 )
-from fleetcount_protocol.window.domain import Bins, Numbers, Outside, Prefixes
+from fleetcount_protocol.window.domain import Bins, Cross, Numbers, Outside, Prefixes
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.signal import decimal_text
 from fleetcount_protocol.window.signing import verify_ed25519
@@ -127,12 +127,19 @@ def _create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) -
 def _reading_lines(made: Question) -> Generator[str]:
     """Yield what becomes of a reading that whoever asks may not expect."""
     domain = made.domain
-    if isinstance(domain, Bins) and not domain.open_above:
-        highest = f"{decimal_text(domain.edges[-1])} {domain.unit}".rstrip()
+    if isinstance(domain, Cross):
         yield (
-            f"a reading of {highest} or more is in no bin; to count it in the last one leave out the last edge and set"
-            " domain.open_above = true"
+            f"a vehicle is counted where all of its {len(domain.parts)} signals have a value; one that is missing,"
+            " private or outside its values makes the answer none of them"
         )
+    for part in made.parts:
+        if isinstance(bins := part.domain, Bins) and not bins.open_above:
+            highest = f"{decimal_text(bins.edges[-1])} {bins.unit}".rstrip()
+            of, keys = (f" of {part.signal}", "its ") if isinstance(domain, Cross) else ("", "domain.")
+            yield (
+                f"a reading{of} of {highest} or more is in no bin; to count it in the last one leave out the last edge"
+                f" and set {keys}open_above = true"
+            )
     if isinstance(domain, Prefixes) and domain.codes is not None:
         yield (
             "a vehicle with several codes tells one of them, drawn at random for each walk: counted are vehicles that"

@@ -26,7 +26,7 @@ from fleetcount_protocol.question.signing import (
     question_to_json,
 )
 from fleetcount_protocol.window.codes import CodeForm, Codes
-from fleetcount_protocol.window.domain import Prefixes
+from fleetcount_protocol.window.domain import Prefixes, signals_text
 from fleetcount_protocol.window.fields import level_words
 
 from fleetcount.command.base import one_line, utc
@@ -114,9 +114,10 @@ def describe_question(signed: SignedQuestion, width: int, *, explain: bool = Fal
         for one, signature in zip(question.aggregators, signed.signatures, strict=True)
     ]
     values = "1 value" if question.first_window.values == 1 else f"{question.first_window.values} values"
+    asked = f"asks {signals_text(question.parts)} in {values}"
     lines = [
         f"question {question.name!r} {question.question_id}",
-        f"asks {question.signal} in {values}, mode {question.mode.name.lower()}, deployment {question.deployment!r}",
+        f"{asked}, mode {question.mode.name.lower()}, deployment {question.deployment!r}",
         *_schedule_lines(question),
         _release_line(question),
         "aggregators: " + "; ".join(who),
@@ -181,6 +182,7 @@ def _release_line(question: Question) -> str:
     counted = f", counted at {zooms} zooms in one report" if zooms > 1 else ""
     names = [level_words(question.domain, one) for one in question.release.coarser]
     own = [f"{name} {_sd(law)}" for name, law in zip(names, question.design.coarser, strict=False) if law != noise]
+    counted += "; the margin of each signal has numbers of its own" * bool(question.release.margins)
     counted += "; the total of all cells has a number of its own" * question.release.total
     others = f" ({', '.join(own)})" if own else ""
     return f"at least {question.min_batch_size} reports a window; {strength}{counted}{others}"
@@ -222,7 +224,9 @@ def default_answer(question: Question) -> str:
 
     Of many windows also whether it takes all of it right after such a question, of which its ledger is full.
     """
-    policy = OwnerPolicy(signals=frozenset({question.signal}), allow_direct=True, allow_one_sided=True)
+    policy = OwnerPolicy(
+        signals=frozenset(part.signal for part in question.parts), allow_direct=True, allow_one_sided=True
+    )
     question = question.at_latest()
     schedule, ledger = question.schedule, Ledger()
     length_s = schedule.windows * schedule.every_s

@@ -37,6 +37,7 @@ from fleetcount_protocol.question.orders import (
     verify_order,
 )
 from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.window.domain import signals_text
 
 from fleetcount.command.base import RefusedByPolicyError, StrictCommand, utc
 from fleetcount.command.options import parse_count, read_bytes, spans_text, write_file
@@ -184,7 +185,7 @@ def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
     opens, limits = utc(question.schedule.opens(window)), limits_of(operator.config)
     yield f"this ends question {question.name!r} for good, at all aggregators, from window {window} on, opening {opens}"
     charges = [question_charge(question, given.asked), question_charge(question, window)]
-    whole, kept = (spent_from(question.schedule.opens(0), [one], limits).get(one.signal, 0) for one in charges)
+    whole, kept = (spent_from(question.schedule.opens(0), [one], limits).get(one.signals[0], 0) for one in charges)
     back = f"what it reserved for {spans_text(range(window, given.asked))} comes back"
     if window == 0:  # It can be named only before it is decided about, so before it opens.
         stays, answered = "all of it comes back", "nothing was answered"
@@ -195,7 +196,7 @@ def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
             back += " where nothing of the same toss was sent"
             answered = "a toss of which anything was sent stays charged whole"
     names = ", ".join(one.aggregator_id for one in question.aggregators)
-    charged = f"epsilon {whole} on {question.signal} was charged for {spans_text(range(given.asked))}"
+    charged = f"epsilon {whole} on {signals_text(question.parts)} was charged for {spans_text(range(given.asked))}"
     yield f"each aggregator ({names}): {charged}; {stays}"
     yield f"each device: {back}; {answered}"
 

@@ -18,8 +18,9 @@ from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
 from fleetcount_mechanisms.planning import spread_for_mean, spread_for_quantiles
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_ZOOMS
-from fleetcount_protocol.window.domain import Categories, Numbers, Prefixes, ValueDomain, levels_of
+from fleetcount_protocol.window.domain import Categories, Cross, Numbers, Prefixes, ValueDomain
 from fleetcount_protocol.window.fields import TOTAL_LABEL, Release, ReleaseKind, coarser_levels
+from fleetcount_protocol.window.levels import levels_of, shape_of
 from fleetcount_transport.settings import names_of, read_table, setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, exact_number
@@ -58,6 +59,14 @@ _NO_SHOW: Final = {
     "total": "without the total, by which the sum is divided, allowed: total = true",
 }
 """Why a question does not show what it asks for."""
+_NO_MARGINS: Final = {
+    "table": "is true for one signal, allowed: [domain] kind = 'cross'",
+    "single": "is true beside a signal with a single value, allowed: 2 values or more of each",
+    "mode": "is true for answers that are not direct, allowed: [question] mode = 'direct'; of others a margin is the"
+    " sum of its cells, and what they lose by numbers of its own was not worked out",
+    "kind": "is true for one-sided or exact counts, allowed: kind = 'gaussian' or 'geometric'",
+}
+"""Why a question opens no margins, told to who asks for them."""
 _NO_TOTAL: Final = {
     "one": "is true for a single value, allowed: 2 values or more; one is its own total",
     "exact": "is true for exact counts, allowed: false; a reader adds them up without an error",
@@ -112,7 +121,8 @@ class ReleaseTable:
     are together, the cells first; a whole number stands for as many, each twice the one before. `shares` has the part
     of the budget of each zoom, equal ones without it. `show` says what a direct number is asked for: "mean", by default
     without zooms, opens the weighted sum, with 31/32 of the budget (`shares` of the cells and of it); "quantiles" opens
-    zooms of halves, each with .7 of the share of the one before.
+    zooms of halves, each with .7 of the share of the one before. `margins` opens those of a cross with noise of their
+    own, by default of direct answers: `shares` then has the part of the cells and of each margin.
     """
 
     kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)
@@ -128,6 +138,7 @@ class ReleaseTable:
     total: bool | None = setting(Table.boolean, default=None)
     shares: tuple[Fraction, ...] = setting(_shares, default=())
     show: str | None = setting(Table.choice, _SHOWN, default=None)
+    margins: bool | None = setting(Table.boolean, default=None)
 
 
 def read_promise(
@@ -274,21 +285,44 @@ def usual_points(root: Table) -> int | None:
     return QUANTILE_POINTS if quantiles else MEAN_POINTS
 
 
+def _with_margins(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind) -> bool:
+    """Return whether the margins of a cross are opened: as asked, or by default where nothing speaks against it."""
+    against = {
+        "table": not isinstance(domain, Cross),
+        "single": 1 in (shape_of(domain) or ()),
+        "mode": kind_of(answer).form is not AnswerForm.TRUTH,
+        "kind": kind not in (ReleaseKind.GAUSSIAN, ReleaseKind.GEOMETRIC),
+    }
+    why = next((reason for reason, holds in against.items() if holds), None)
+    if asked.margins and why is not None:
+        raise table.wrong("margins", _NO_MARGINS[why])
+    return why is None and asked.margins is not False
+
+
 def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind) -> Spread:
     """Return the levels that a release opens, and how their noise follows from that of the cells."""
     show, law = _shown(table, domain, asked, answer, kind), _LAWS.get(kind, GaussianNoise)
+    margins = _with_margins(table, domain, asked, answer, kind)
     try:
-        levels = levels_of(domain, asked.zooms, weighted=show == "mean")
+        levels = levels_of(domain, asked.zooms, margins=margins, weighted=show == "mean")
     except QuestionError as error:
         raise table.wrong("zooms", f"is {table.raw('zooms')!r}: {error}") from None
     if show == "quantiles":
         sides = asked.zooms if table.has("zooms") else ()
         levels = spread_for_quantiles(domain.values, sides).levels
     if asked.shares and len(asked.shares) != levels.count:
-        each = "the cells and the weighted sum" if levels.weighted else f"each of the {len(levels.sides)} zooms"
-        raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for {each}")
+        raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for {_shared(levels)}")
     if show == "mean":
         return spread_for_mean(domain.values, law, asked.shares)
     if show == "quantiles":
         return spread_for_quantiles(domain.values, levels.sides, asked.shares)
     return Spread.of_shares(levels, asked.shares, law)
+
+
+def _shared(levels: Levels) -> str:
+    """Return which levels have a share of the budget, for people."""
+    if levels.weighted:
+        return "the cells and the weighted sum"
+    if levels.margins:
+        return f"the cells and each of the {len(levels.margins)} margins"
+    return f"each of the {len(levels.sides)} zooms"

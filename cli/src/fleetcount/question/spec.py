@@ -11,7 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from fleetcount_client.policy import DEFAULT_PERIOD_S
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, kind_of_law
@@ -25,18 +25,9 @@ from fleetcount_protocol.question.fields import Coin, DrillDown, Participants
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.codes import CODE_ALPHABET, MAX_CODE_LENGTH, CodeForm, Codes
 from fleetcount_protocol.window.domain import (
-    EPSG_CODES,
     MAX_VALUES,
-    OFFSET_FORM,
-    OFFSET_PATTERN,
     PLACE_BITS,
-    Bins,
-    Categories,
-    Frame,
-    H3Cells,
-    Numbers,
-    Outside,
-    SquareGrid,
+    Cross,
     ValueDomain,
     all_prefixes,
 )
@@ -47,6 +38,7 @@ from fleetcount_protocol.window.fields import (
     Mode,
     UploadStyle,
 )
+from fleetcount_transport.domain_table import SIGNAL_TEXT, exact_numbers, read_domain
 from fleetcount_transport.settings import (
     UnfitKeyError,
     read_rows,
@@ -55,7 +47,7 @@ from fleetcount_transport.settings import (
     settings,
 )
 from fleetcount_transport.toml_table import Table, read_toml
-from fleetcount_transport.toml_values import Range, exact_number, shown
+from fleetcount_transport.toml_values import Range, shown
 
 from fleetcount.keys.descriptors import read_descriptor
 from fleetcount.question.release_table import read_promise, usual_points
@@ -131,13 +123,9 @@ _SECTIONS: Final = ("question", "domain", "drill_down", "schedule", "mechanism",
 _UPLOAD_STYLES: Final = ("two_instalments", "one_envelope")
 _MOST_BITS: Final = MAX_VALUES.bit_length() - 1
 """A step of one more bit would have 4,096 candidates; the limit is 4,095."""
-_POINTS: Final = 5
-"""Points of a number that is not direct and has none in the file: the mean of n devices under noise of variance S is
-most accurate at about 1 + (4n/S)^(1/3), 3 for a thousand devices and 8 for a hundred thousand at a deviation of 36."""
 _TEXT: Final = r"[^\0-\x1f]{1,200}"
 _SHARE: Final = Range("(0, 1]")
 _LOCAL_EPSILON: Final = Range("(0, 10]")
-_SIZE: Final = Range("(0, 1000000000]")
 
 
 @settings
@@ -146,145 +134,11 @@ class QuestionTable:
 
     name: str = setting(Table.text, _TEXT, "1 to 200 characters")
     deployment: str = setting(Table.deployment)
-    signal: str = setting(Table.text, _TEXT, "a VSS path")
+    signal: str | None = setting(Table.text, SIGNAL_TEXT, "a VSS path", default=None)
     mode: str = setting(Table.choice, ("sampling", "response", "direct"), default="sampling")
     min_batch_size: int = setting(Table.integer, 2, 2**32)
     time_precision_s: int = setting(Table.integer, 1, 86_400, default=1)
     upload_style: str = setting(Table.choice, _UPLOAD_STYLES, default="two_instalments")
-
-
-def _exact(table: Table, key: str, value: object) -> Fraction:
-    number = exact_number(value)
-    if number is not None:
-        return number
-    raise table.refuse(key, 'an exact number, whole or as text: "12.5" or "25/2"')
-
-
-def _exact_number(table: Table, key: str) -> Fraction:
-    return _exact(table, key, table.raw(key))
-
-
-def _list(table: Table, key: str, allowed: str) -> list[object]:
-    value = table.raw(key)
-    if not isinstance(value, list) or not value:
-        raise table.refuse(key, f"a list of {allowed}")
-    return cast("list[object]", value)
-
-
-def _exact_numbers(table: Table, key: str, allowed: str) -> tuple[Fraction, ...]:
-    return tuple(_exact(table, key, value) for value in _list(table, key, allowed))
-
-
-def _names(table: Table, key: str) -> tuple[str, ...]:
-    names = _list(table, key, "texts")
-    if not all(isinstance(name, str) for name in names):
-        raise table.refuse(key, "texts")
-    return tuple(cast("list[str]", names))
-
-
-def _cell_indexes(table: Table, key: str) -> tuple[int, ...]:
-    cells = _list(table, key, 'cell indexes in hexadecimal: ["8a1fb46622dffff"]')
-    if not all(isinstance(cell, str) and re.fullmatch(r"[1-9a-f][0-9a-f]{0,15}", cell, re.ASCII) for cell in cells):
-        raise table.refuse(key, 'cell indexes in lower-case hexadecimal: ["8a1fb46622dffff"]')
-    return tuple(sorted(int(cell, 16) for cell in cast("list[str]", cells)))
-
-
-@settings
-class FrameTable:
-    """[domain.frame]: where on Earth the metres of a grid are."""
-
-    epsg: int = setting(Table.integer, *EPSG_CODES)
-    offset_x: str = setting(Table.text, OFFSET_PATTERN, OFFSET_FORM, default="0")
-    offset_y: str = setting(Table.text, OFFSET_PATTERN, OFFSET_FORM, default="0")
-
-
-def _frame(table: Table, key: str) -> Frame:
-    frame = read_settings(table, key, FrameTable)
-    return Frame(epsg=frame.epsg, offset_x=frame.offset_x, offset_y=frame.offset_y)
-
-
-@settings
-class BinsTable:
-    """[domain] of kind `bins`."""
-
-    kind: str = setting(Table.slug)
-    edges: tuple[Fraction, ...] = setting(_exact_numbers, 'numbers as text: ["0", "50"]')
-    open_above: bool = setting(Table.boolean, default=False)
-    unit: str = setting(Table.text, r"[^\0-\x1f]{0,200}", "at most 200 characters", default="")
-
-    def domain(self) -> Bins:
-        """Return the bins."""
-        return Bins(edges=self.edges, open_above=self.open_above, unit=self.unit)
-
-
-@settings
-class NumberTable:
-    """[domain] of kind `number`."""
-
-    kind: str = setting(Table.slug)
-    low: Fraction = setting(_exact_number)
-    high: Fraction = setting(_exact_number)
-    points: int | None = setting(Table.integer, 2, MAX_VALUES, default=None)
-    unit: str = setting(Table.text, r"[^\0-\x1f]{0,200}", "at most 200 characters", default="")
-    outside: str = setting(Table.choice, ("clamp", "none"), default="clamp")
-
-    def domain(self) -> Numbers:
-        """Return the numbers."""
-        outside = Outside[self.outside.upper()]
-        return Numbers(low=self.low, high=self.high, values=self.points or _POINTS, unit=self.unit, outside=outside)
-
-
-@settings
-class CategoriesTable:
-    """[domain] of kind `categories`."""
-
-    kind: str = setting(Table.slug)
-    names: tuple[str, ...] = setting(_names)
-
-    def domain(self) -> Categories:
-        """Return the categories."""
-        return Categories(names=self.names)
-
-
-@settings
-class GridTable:
-    """[domain] of kind `grid`."""
-
-    kind: str = setting(Table.slug)
-    x0: Fraction = setting(_exact_number)
-    y0: Fraction = setting(_exact_number)
-    size: Fraction = setting(Table.number, _SIZE)
-    columns: int = setting(Table.integer, 1, 4095)
-    rows: int = setting(Table.integer, 1, 4095)
-    frame: Frame | None = setting(_frame, default=None)
-
-    def domain(self) -> SquareGrid:
-        """Return the grid."""
-        return SquareGrid(
-            x0=self.x0, y0=self.y0, size=self.size, columns=self.columns, rows=self.rows, frame=self.frame
-        )
-
-
-@settings
-class H3Table:
-    """[domain] of kind `h3`."""
-
-    kind: str = setting(Table.slug)
-    resolution: int = setting(Table.integer, 0, 15)
-    cells: tuple[int, ...] = setting(_cell_indexes)
-
-    def domain(self) -> H3Cells:
-        """Return the cells."""
-        return H3Cells(resolution=self.resolution, cells=self.cells)
-
-
-_DOMAINS: Final = {
-    "bins": BinsTable,
-    "number": NumberTable,
-    "categories": CategoriesTable,
-    "grid": GridTable,
-    "h3": H3Table,
-}
 
 
 _FORMS: Final = {form.label: form for form in CodeForm}
@@ -351,7 +205,7 @@ class SamplingTable:
 
     kind: str = setting(Table.choice, ("sampling",), default="sampling")
     sampling_rate: Fraction | None = setting(Table.number, _SHARE, default=None)
-    face_probabilities: tuple[Fraction, ...] | None = setting(_exact_numbers, "numbers as text", default=None)
+    face_probabilities: tuple[Fraction, ...] | None = setting(exact_numbers, "numbers as text", default=None)
 
 
 @settings
@@ -406,7 +260,7 @@ def _question(
     return Question(
         name=question.name,
         deployment=question.deployment,
-        signal=question.signal,
+        signal=_signal(root, question.signal, domain),
         domain=domain,
         mode=mode,
         mechanism=mechanism,
@@ -428,16 +282,23 @@ def _question(
 # The question's values.
 
 
+def _signal(root: Table, given: str | None, domain: ValueDomain) -> str:
+    """Return the signal that is asked for, of a cross that of its first part."""
+    if isinstance(domain, Cross):
+        if given is not None:
+            raise root.section("question", None).wrong("signal", "is given, and a cross has a signal for each part")
+        return domain.parts[0].signal
+    if given is None:
+        raise root.section("question", None).refuse("signal", "a VSS path")
+    return given
+
+
 def _domain_and_walk(root: Table, table: Table) -> tuple[ValueDomain, DrillDown | None]:
     """Return what the first window asks, and the walk of a drill-down, whose first step asks every prefix."""
     if table.choice("domain", ("fixed", "drill-down"), "fixed") == "fixed":
         if root.has("drill_down"):
             raise table.refuse("domain", "'drill-down' where [drill_down] is given")
-        kind = root.section("domain", None).choice("kind", tuple(_DOMAINS))
-        given: Any = read_settings(root, "domain", _DOMAINS[kind])
-        if isinstance(given, NumberTable) and given.points is None:
-            given = replace(given, points=usual_points(root))
-        return cast("ValueDomain", given.domain()), None
+        return read_domain(root.section("domain", None), points=usual_points(root)), None
     if root.has("domain"):
         raise root.wrong(
             "domain", "is given, and a drill-down has none: its steps ask about prefixes of places or codes"

@@ -258,6 +258,8 @@ def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
     if sides + total == 1:
         raise UsageError(f"question {kept.question.name!r} has one zoom; --consistent is for several")
     zooms = "the cells and the total" if sides == 1 else f"all {sides} zooms{' and the total' * total}"
+    if design.levels.margins:
+        zooms = f"the cells, the margins{' and the total' * total}"
     yield f"counts of {zooms} that add up; intervals of {_level(kept)}, each alone; and the raw numbers", None
     label = kept.question.first_window.label
     for row in kept.table.rows(_windows(kept, windows, [kept.last])):
@@ -268,7 +270,8 @@ def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
             for place, (estimate, low, high) in enumerate(ends):
                 raw, number = kept.opened[row][number], number + 1
                 if place < _MOST_ROWS:
-                    named = f"zoom {zoom}, cell {label(number)}" if zoom < sides else "the total"
+                    named = f"zoom {zoom}, cell {label(number)}" if zoom < sides else f"the {label(number)}"
+                    named = f"margin {label(number)}" if sides <= zoom < sides + len(design.levels.margins) else named
                     where = f"window {kept.table.windows[row]}, {named}"
                     row_json = {
                         "window": int(kept.table.windows[row]),

@@ -5,6 +5,7 @@ It must not print a number without its interval and the statement, draw a pictur
 
 import contextlib
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, Final
@@ -16,7 +17,7 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState
 from fleetcount_protocol.release.record import ReleaseRecord, decode_record, verify_record_signatures
 from fleetcount_protocol.release.record_json import decimal_text, sides_words
-from fleetcount_protocol.window.domain import Prefixes
+from fleetcount_protocol.window.domain import Cross, Prefixes
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window
 
@@ -31,6 +32,8 @@ TOLD: Final = "vehicles that told this code"
 """What numbers of codes count: a vehicle with several codes tells one of them."""
 _LARGEST: Final = 10**15
 _MOST_ORDERED: Final = 512
+_WIDEST: Final = 100
+"""Characters of a line where the terminal has no width."""
 _TOTAL: Final = ("estimate", "low", "high")
 
 
@@ -85,10 +88,13 @@ def readable_counts(record: ReleaseRecord) -> list[int] | None:
 def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> list[str]:
     """Return the table, at most 200 rows: label, interval, a readable number, the raw estimate, side and truth if any.
 
-    The interval is what is known, so it stands first. A longer table shows the largest estimates and says how many rows
+    That of two signals has these in rows and columns, and margins, where the terminal is wide enough. The interval is
+    what is known, so it stands first. A longer table shows the largest estimates and says how many rows
     are left out. Under that of a one-sided release stands how sure its sides are, under one with a total how many
     devices are in all cells together.
     """
+    if not truths and (grid := _grid_lines(record)):
+        return grid
     words, counts = sides_words(record), readable_counts(record)
     further = (
         ("about",) if counts else (),
@@ -119,6 +125,17 @@ def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> l
         )
     # Beside truths the demo says it with the true sum.
     return [*lines, words] if words else lines + ([] if truths else [*total_line(record), *numbers_line(record)])
+
+
+def _grid_lines(record: ReleaseRecord) -> list[str]:
+    """Return the table of two signals with its margins, if the terminal has room for it; else nothing."""
+    if not isinstance(record.window.domain, Cross):
+        return []
+    try:
+        from fleetcount.read.crosstabs import grid_lines
+    except ModuleNotFoundError:  # As in `readable_counts`.
+        return []
+    return grid_lines(record, shutil.get_terminal_size((_WIDEST, 24)).columns)
 
 
 def table_heads(record: ReleaseRecord) -> tuple[str, str]:

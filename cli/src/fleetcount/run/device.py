@@ -33,6 +33,7 @@ from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.accounting.vectors import decimal_of
 from fleetcount_protocol.errors import MachineError, RejectReason, UsageError
+from fleetcount_protocol.window.domain import signals_text
 
 from fleetcount.command.base import (
     JSON,
@@ -294,7 +295,7 @@ def _about(known: KnownQuestion, row: QuestionRow, spool: Spool) -> Iterator[str
     schedule, one = known.asked.schedule, known.asked
     yield (
         f"{schedule.windows} windows from {time_text(schedule.opens(0))} to {time_text(schedule.end)} about"
-        f" {one.signal}, one every {schedule.every_s} s; a coin holds for a {one.coin.name.lower()}"
+        f" {signals_text(one.parts)}, one every {schedule.every_s} s; a coin holds for a {one.coin.name.lower()}"
     )
     held = _reserved(spool, row.question_id)
     if held:

@@ -238,8 +238,8 @@ async def check_signal(signals: Mapping[str, SignalSource], path: str, questions
     what = f"signal {path}"
     await learn(signals, path)
     reading = await read_signal(signals, path)
-    about = [question for question in questions if question.signal == path]
-    faults = {one.name: unfit(signals, path, one.domain) or fault_of(reading, one.domain) for one in about}
+    about = {one.name: part.domain for one in questions for part in one.parts if part.signal == path}
+    faults = {name: unfit(signals, path, domain) or fault_of(reading, domain) for name, domain in about.items()}
     told = [f"never answers {name!r}: {why}" for name, why in faults.items() if why]
     told += [f"fits {name!r}" for name, why in faults.items() if not why]
     if reading.fault:

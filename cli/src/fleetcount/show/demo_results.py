@@ -20,7 +20,8 @@ from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.question.signing import encode_signed_question
 from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.release.record_json import decimal_text, record_to_json
-from fleetcount_protocol.window.domain import Frame, SquareGrid
+from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.frame import Frame
 from fleetcount_simulator.network.run import QuestionAsked, WindowAsked
 
 from fleetcount.question.files import describe_question

@@ -48,6 +48,7 @@ from fleetcount.command.options import (
     staged_directory,
 )
 from fleetcount.command.statements import privacy_lines, statement_json
+from fleetcount.study.plan_cross import cross_errors, cross_lines, cross_spread
 from fleetcount.study.plan_windows import PlannedQuestion, compare_ways, parse_levels, plan_walks, total_sd
 
 _FILE = click.Path(path_type=Path)
@@ -85,6 +86,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--in-order", is_flag=True, help="With --zooms: the values are bins; zooms have 2, 4, ... together.")
 @click.option("--shares", type=Several(SHARE), help="With --zooms: their parts of the budget, like 0.83,0.17.")
 @click.option("--show", type=OneOf(SHOWN), help="Of a direct number asked at V points: what is read.")
+@click.option("--cross", type=Several(Count(2, _MOST_VALUES)), help="The values are a table of signals, like 16,4.")
 @click.option("--no-total", is_flag=True, help="Open no total of all cells, which costs a cell little or nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
@@ -131,6 +133,9 @@ def plan(  # one parameter an option, passed by name
     With --show mean the values are points of a number, and the sum by which its mean is read is released beside them;
     with --show quantiles 2, 4, ... neighbours together are, and the median is read from all.
 
+    With --cross 16,4 the values are those of two signals together, or of three, and the margin of each is released with
+    noise of its own; --shares has the parts of the cells and of each margin, equal ones by default.
+
     With --levels the windows are walks of a drill-down, a window a level, and --values bounds the candidates of a step:
     the threshold that empty cells rarely pass, and the smallest place that a walk then finds.
     """
@@ -139,8 +144,13 @@ def plan(  # one parameter an option, passed by name
     question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat", "alone")}
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
     zooms, shares, in_order, no_total = (others.pop(name) for name in ("zooms", "shares", "in_order", "no_total"))
-    shown = others.pop("show")
-    spread = asked_zooms(values, zooms[0] if zooms and len(zooms) == 1 else zooms, shares, in_order=in_order)
+    shown, cross = others.pop("show"), others.pop("cross")
+    if cross and (zooms or in_order or shown or question["windows"] is not None or steps is not None):
+        raise UsageError(
+            "--cross is about one release, allowed: without --zooms, --show, --in-order, --windows, --levels"
+        )
+    zoomed = None if cross else shares
+    spread = asked_zooms(values, zooms[0] if zooms and len(zooms) == 1 else zooms, zoomed, in_order=in_order)
     if steps is not None and question["windows"] is None:
         question["windows"] = len(steps)
     if refused := _not_together(question, steps, spread, output, others["largest_posterior"], shown):
@@ -161,6 +171,7 @@ def plan(  # one parameter an option, passed by name
     if shown is not None:
         alone = not (zooms or shares or in_order or no_total)
         spread = shown_levels(shown, values, mechanism, law, alone=alone)
+    spread = cross_spread(values, cross, shares, mechanism, law) if cross else spread
     opened = opened_levels(answer, law, spread, total=not no_total)
     planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=opened)
     _show(planned, epsilon, limit, output, explain=explain, as_json=as_json)
@@ -198,6 +209,7 @@ def _show(  # how it is shown, by name
         *_total_line(planned),
         *_mean_line(planned),
         *_zoom_lines(planned, epsilon),
+        *cross_lines(planned, epsilon),
         *_foot(planned, explain=explain),
         *_refused(planned.design, limit),
     ]
@@ -294,6 +306,7 @@ def _record(planned: Plan) -> dict[str, Any]:
         **({} if len(design.levels.sides) == 1 else {"zooms": len(design.levels.sides)}),
         "total_standard_error": total_sd(planned),
         **({"mean_standard_errors": errors} if (errors := mean_errors(design)) else {}),
+        **cross_errors(design),
         "aggregators": design.aggregators,
         "mechanism": design.name,
         "sampling_rate": str(design.exposure) if design.rounds == 2 else None,

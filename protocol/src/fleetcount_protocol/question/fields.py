@@ -17,7 +17,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError, UsageError
 from fleetcount_protocol.ids import Digest, QuestionId
 from fleetcount_protocol.window.codes import Codes
-from fleetcount_protocol.window.domain import Prefixes, ValueDomain, prefixes_among
+from fleetcount_protocol.window.domain import Part, Prefixes, ValueDomain, parts_of, prefixes_among
 from fleetcount_protocol.window.fields import Aggregator, Mode, QuestionRef, Release, UploadStyle, WindowFields
 
 DAY_S: Final = 86_400
@@ -229,6 +229,11 @@ class QuestionFields:
     drill_down: DrillDown | None = None
     one_in: int = 1
     admission: Admission = Admission.CERTIFICATE
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What a device reads for an answer: each signal, and the domain of its readings."""
+        return parts_of(self.signal, self.domain)
 
 
 # The fields of one window, from its question and its index, not checked; `derive` makes the window itself.

@@ -22,17 +22,19 @@ from fleetcount_protocol.limits import (
 )
 from fleetcount_protocol.window.codes import CODE_ALPHABET_SIZE, MAX_CODE_LENGTH, CodeForm, Codes
 from fleetcount_protocol.window.domain import (
-    MAX_OFFSET_BYTES,
+    CROSSED,
     MAX_OPENED,
     MAX_VALUES,
     PLACE_BITS,
     Bins,
     Categories,
-    Frame,
+    Cross,
     H3Cells,
     Numbers,
     Outside,
+    Part,
     Prefixes,
+    SingleDomain,
     SquareGrid,
     ValueDomain,
 )
@@ -49,10 +51,13 @@ from fleetcount_protocol.window.fields import (
     UploadStyle,
     WindowFields,
 )
+from fleetcount_protocol.window.frame import MAX_OFFSET_BYTES, Frame
 from fleetcount_protocol.window.keys import ED25519_KEY_BYTES, HYBRID_KEY_BYTES, X25519_KEY_BYTES
 
 WINDOW_LABEL: Final = b"FCWIND01"
 """First bytes of a window."""
+_CROSSED_KINDS: Final = (1, 2, 3, 4, 6)
+"""The kinds of domains that parts of a cross have: bins, categories, grids and H3 cells."""
 _KEM_SIZES: Final = {0x0020: X25519_KEY_BYTES, 0x647A: HYBRID_KEY_BYTES}
 """KEM identifiers of the HPKE registry (RFC 9180, section 7.1, and its IANA page) and their public key sizes."""
 
@@ -179,6 +184,13 @@ def read_terms(reader: Reader) -> dict[str, Any]:
 
 
 def _encode_domain(domain: ValueDomain) -> bytes:
+    if isinstance(domain, Cross):
+        parts = b"".join(text_bytes(part.signal) + _encode_single(part.domain) for part in domain.parts)
+        return uint(9, 1) + uint(len(domain.parts), 1) + parts
+    return _encode_single(domain)
+
+
+def _encode_single(domain: SingleDomain) -> bytes:
     if isinstance(domain, Bins):
         edges = b"".join(fraction_bytes(edge) for edge in domain.edges)
         return uint(1, 1) + uint(len(domain.edges), 2) + edges + uint(domain.open_above, 1) + text_bytes(domain.unit)
@@ -224,7 +236,20 @@ def _read_frame(reader: Reader) -> Frame:
 
 
 def _read_domain(reader: Reader) -> ValueDomain:
-    kind = reader.count(1, 1, 8)
+    kind = reader.count(1, 1, 9)
+    if kind != 9:
+        return _read_single(reader, kind)
+    parts: list[Part] = []
+    for _ in range(reader.count(1, *CROSSED)):
+        signal = reader.text(1, MAX_TEXT_BYTES)
+        kind = reader.uint(1)
+        if kind not in _CROSSED_KINDS:
+            raise DecodeError(f"window crosses a domain of kind {kind}, allowed: {', '.join(map(str, _CROSSED_KINDS))}")
+        parts.append(Part(signal=signal, domain=_read_single(reader, kind)))
+    return Cross(parts=tuple(parts))
+
+
+def _read_single(reader: Reader, kind: int) -> SingleDomain:
     if kind == 1:
         edges = tuple(reader.fraction() for _ in range(reader.count(2, 1, MAX_VALUES + 1)))
         return Bins(edges=edges, open_above=reader.flag(), unit=reader.text(0, MAX_TEXT_BYTES))

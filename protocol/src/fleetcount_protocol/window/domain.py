@@ -6,22 +6,19 @@ two points is rounded by `value_of`, before a mechanism tosses anything.
 
 import enum
 import math
-import re
-import unicodedata
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Final
 
-from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.randomness import RandomSource, rounded_at_random
 
 from fleetcount_protocol.errors import QuestionError
-from fleetcount_protocol.limits import MAX_TEXT_BYTES
 from fleetcount_protocol.window.codes import Codes
-from fleetcount_protocol.window.signal import Kind, Signal, decimal_text, exact, name_of
+from fleetcount_protocol.window.frame import Frame
+from fleetcount_protocol.window.h3_index import check_h3
+from fleetcount_protocol.window.signal import Signal, decimal_text, exact, name_of, normal_signal
 
 MAX_VALUES: Final = 4095
 """Largest V: explicit shares go up to L = V + 1 = 4,096 elements (docs/wire.md, "Sizes")."""
@@ -197,39 +194,6 @@ class Categories:
         return self.names[value - 1]
 
 
-EPSG_CODES: Final = (1024, 32767)
-"""Smallest and largest code of a reference system in the EPSG register."""
-MAX_OFFSET_BYTES: Final = 16
-"""Longest offset of a frame: sign, eight digits, point, six digits; the Earth is 40 million metres around."""
-OFFSET_FORM: Final = "at most 8 digits before and 6 behind the point, without needless zeros, as text"
-OFFSET_PATTERN: Final = r"0|-?(?:[1-9][0-9]{0,7}(?:\.[0-9]{0,5}[1-9])?|0\.[0-9]{0,5}[1-9])"
-"""A decimal in its only spelling; `OFFSET_FORM` says it to people."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Frame:
-    """Where on Earth the positions of a grid are: a position is the place in the reference system plus the offset.
-
-    `epsg` is the system's code in the EPSG register, 1024..32767. x is always its easting or longitude and y its
-    northing or latitude, in the system's unit, whatever the order in the register. The offsets are decimals of at most
-    eight digits before and six behind the point in their only spelling: no plus, no leading or trailing zero, no -0.
-    Which codes can be placed is for who draws the map; here every code in range is legal.
-    """
-
-    epsg: int
-    offset_x: str
-    offset_y: str
-
-    def __post_init__(self) -> None:
-        low, high = EPSG_CODES
-        if type(self.epsg) is not int or not low <= self.epsg <= high:
-            raise QuestionError(f"EPSG code is {str(self.epsg)[:40]}, allowed: a whole number from {low} to {high}")
-        for name in ("offset_x", "offset_y"):
-            offset = getattr(self, name)
-            if not isinstance(offset, str) or not re.fullmatch(OFFSET_PATTERN, offset):
-                raise QuestionError(f"{name} of the frame is {str(offset)[:40]!a}, allowed: {OFFSET_FORM}")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SquareGrid:
     """Squares of side `size` from the corner (`x0`, `y0`): value = 1 + column + row * columns.
@@ -280,23 +244,6 @@ class SquareGrid:
 
 
 _CELL_DIGITS: Final = 16
-_PENTAGONS: Final = frozenset({4, 14, 24, 38, 49, 58, 63, 72, 83, 97, 107, 117})
-
-
-def _check_h3(cell: int, resolution: int) -> None:
-    """Refuse an integer that is not a cell of this resolution (H3 index bit layout: h3geo.org, "H3 Index").
-
-    Bits from the top: 1 zero, 4 mode (1 = cell), 3 zero, 4 resolution, 7 base cell (0..121), fifteen digits of 3 bits,
-    of which those beyond the resolution are 7. Below a pentagon the first digit that is not 0 is never 1. One
-    resolution for all cells means that no cell can hold another.
-    """
-    digits = [cell >> 3 * (14 - place) & 7 for place in range(15)]
-    base = cell >> 45 & 127
-    used = digits[:resolution]
-    good = cell >> 56 == 0x08 and cell >> 52 & 15 == resolution and base <= 121
-    good = good and all(digit < 7 for digit in used) and all(digit == 7 for digit in digits[resolution:])
-    if not good or (base in _PENTAGONS and next((digit for digit in used if digit), 0) == 1):
-        raise QuestionError(f"{cell:x} is not an H3 cell of resolution {resolution}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,7 +264,7 @@ class H3Cells:
         if any(low >= high for low, high in zip(self.cells, self.cells[1:], strict=False)):
             raise QuestionError("H3 cells must be ascending and distinct")
         for cell in self.cells:
-            _check_h3(cell, self.resolution)
+            check_h3(cell, self.resolution)
 
     @property
     def values(self) -> int:
@@ -422,18 +369,104 @@ Measured = Bins | Numbers
 """The domains of numbers in a unit."""
 FixedDomain = Bins | Categories | SquareGrid | H3Cells | Prefixes
 """The domains in which a reading is the same value whenever it is asked for."""
-ValueDomain = FixedDomain | Numbers
+SingleDomain = FixedDomain | Numbers
+"""The domains of one signal."""
 
-_ASKED: Final = {
-    Bins: Kind.NUMBER,
-    Numbers: Kind.NUMBER,
-    SquareGrid: Kind.POSITION,
-    H3Cells: Kind.TEXT,
-}
-_WHOLE: Final = re.compile("0|-?[1-9][0-9]*", re.ASCII)
+CROSSED: Final = (2, 3)
+"""How many parts a cross has, at least and at most."""
+BETWEEN_PARTS: Final = " x "
+"""Stands between the names of a value's parts, and between signals that are asked together."""
+ANY: Final = "*"
+"""Stands in a margin's name for the parts that are added up."""
 
 
-def value_of(domain: ValueDomain, signal: Signal, source: RandomSource) -> int:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A signal, and the domain that its readings are values of."""
+
+    signal: str
+    domain: SingleDomain
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cross:
+    """Two or three signals at once, read at one moment: a value is one value of every part.
+
+    The first part's values vary slowest: of parts with A, B and C values, value ((a-1) B + b-1) C + c stands for value
+    a of the first, b of the second and c of the third. It is 0 where any part is none of its values. Parts are bins,
+    categories, grids or H3 cells of different signals, and V, the product of their values, is 1 to 4,095.
+    """
+
+    parts: tuple[Part, ...]
+
+    def __post_init__(self) -> None:
+        least, most = CROSSED
+        if not least <= len(self.parts) <= most:
+            raise QuestionError(f"cross has {len(self.parts)} parts, allowed: {least} or {most}")
+        for part in self.parts:
+            if not isinstance(part.domain, Bins | Categories | SquareGrid | H3Cells):
+                what = type(part.domain).__name__
+                raise QuestionError(f"cross has a part of {what}, allowed: bins, categories, grids and H3 cells")
+            names = part.domain.names if isinstance(part.domain, Categories) else ()
+            if strange := next((name for name in names if BETWEEN_PARTS in name or name == ANY), None):
+                allowed = f"names without {BETWEEN_PARTS!r} and other than {ANY!r}"
+                raise QuestionError(f"cross has a category {strange[:40]!r}, allowed: {allowed}")
+        named = [normal_signal(part.signal) for part in self.parts]
+        if twice := next((name for place, name in enumerate(named) if name in named[:place]), None):
+            raise QuestionError(f"cross has the signal {twice[:40]!a} twice, allowed: a different one for each part")
+        sizes = " times ".join(map(str, self.shape))
+        _check_count(self.values, f"cross of {sizes} values")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """How many values each part has."""
+        return tuple(part.domain.values for part in self.parts)
+
+    @property
+    def values(self) -> int:
+        """V, the product of `shape`."""
+        return math.prod(self.shape)
+
+    def together(self, values: Sequence[int]) -> int:
+        """Return the value, 1..V, of one value of each part; 0 if any of them is 0."""
+        place = 0
+        for value, size in zip(values, self.shape, strict=True):
+            place = place * size + value - 1
+        return 0 if 0 in values else place + 1
+
+    def apart(self, value: int) -> tuple[int, ...]:
+        """Return the value of each part, from 1 on, that a value 1..V stands for."""
+        found, place = list[int](), value - 1
+        for size in reversed(self.shape):
+            place, one = divmod(place, size)
+            found.append(one + 1)
+        return tuple(reversed(found))
+
+    def label(self, value: int) -> str:
+        """Return the names of the parts, as in '[0, 50) km/h x diesel'."""
+        values = zip(self.parts, self.apart(value), strict=True)
+        return BETWEEN_PARTS.join(part.domain.label(one) for part, one in values)
+
+    def margin_label(self, dimension: int, value: int) -> str:
+        """Return the name of a part's value whatever the others are, as in '* x diesel'; dimensions count from 0."""
+        named = self.parts[dimension].domain.label(value)
+        return BETWEEN_PARTS.join(named if one == dimension else ANY for one in range(len(self.parts)))
+
+
+ValueDomain = SingleDomain | Cross
+
+
+def parts_of(signal: str, domain: ValueDomain) -> tuple[Part, ...]:
+    """Return what is read for a domain: the parts of a cross, of any other the signal alone."""
+    return domain.parts if isinstance(domain, Cross) else (Part(signal=signal, domain=domain),)
+
+
+def signals_text(parts: Iterable[Part]) -> str:
+    """Return the signals that are read, for people."""
+    return BETWEEN_PARTS.join(part.signal for part in parts)
+
+
+def value_of(domain: SingleDomain, signal: Signal, source: RandomSource) -> int:
     """Return which value of a domain a signal is, 1..V, or 0 for none of them.
 
     A number among `Numbers` is rounded to the point below or above it, up with a probability of exactly its way from
@@ -442,100 +475,3 @@ def value_of(domain: ValueDomain, signal: Signal, source: RandomSource) -> int:
     if isinstance(domain, Numbers):
         return rounded_at_random(source, domain.place_of(signal))
     return domain.value_of(signal)
-
-
-def _asked(domain: Bins | Numbers | SquareGrid | H3Cells | Prefixes) -> Kind:
-    if isinstance(domain, Prefixes):
-        return Kind.NUMBER if domain.codes is None else Kind.TEXT
-    return _ASKED[type(domain)]
-
-
-def misfit(domain: ValueDomain, kind: Kind) -> str:
-    """Return why no reading of a kind is ever a value of the domain, in words for the owner; "" where one may be."""
-    if not isinstance(domain, Categories):
-        asked = _asked(domain)
-        return "" if kind is asked else f"it is {kind.value}, and the question asks for {asked.value}"
-    if kind is Kind.TEXT:
-        return ""
-    if kind is Kind.TRUTH_VALUE:
-        fits, which = not {"true", "false"}.isdisjoint(domain.names), "'true' or 'false'"
-    else:
-        fits, which = kind is Kind.NUMBER and any(map(_WHOLE.fullmatch, domain.names)), "a whole number"
-    named = f"and none of the question's names is {which}" if kind is not Kind.POSITION else "the question has names"
-    return "" if fits else f"it is {kind.value}, {named}"
-
-
-def parts_of(domain: ValueDomain) -> tuple[FixedDomain, ...]:
-    """Return the domains of which a domain is the table, the first index varying slowest; () for all others."""
-    return ()
-
-
-def shape_of(domain: ValueDomain) -> tuple[int, ...] | None:
-    """Return how many values each dimension of a table has, None for a domain that is none."""
-    return tuple(part.values for part in parts_of(domain)) or None
-
-
-def levels_of(
-    domain: ValueDomain,
-    sides: tuple[int, ...] = (1,),
-    *,
-    margins: bool = False,
-    weighted: bool = False,
-    total: bool = False,
-) -> Levels:
-    """Return the levels at which the values of a domain are counted: larger cells or margins, a weighted sum, a total.
-
-    `sides` are how many times the side of a cell the squares of a level have, or how many bins or points are together.
-
-    Raises:
-        QuestionError: a domain whose values lie in no larger ones, such as a grid of a single row; larger cells that do
-            not fill it; margins of what is no table, or a weighted sum of what are no numbers; or a total of a single
-            value.
-    """
-    grid, zoomed, shape = None, False, shape_of(domain)
-    if isinstance(domain, SquareGrid):
-        # Squares in a line have larger cells, but these are no squares.
-        grid, zoomed = (domain.columns, domain.rows), domain.columns > 1 < domain.rows
-    elif isinstance(domain, Bins | Numbers):
-        grid, zoomed = (domain.values, 1), True
-    if len(sides) > 1 and not zoomed:
-        what = f"a grid of {grid[0]} by {grid[1]} squares" if grid else type(domain).__name__
-        raise QuestionError(f"zooms are asked of {what}, allowed: 1; bins, numbers and grids of several rows have more")
-    if margins and shape is None:
-        raise QuestionError(f"margins are asked of {type(domain).__name__}, allowed: of a table of several signals")
-    if weighted and not isinstance(domain, Numbers):
-        raise QuestionError(f"a weighted sum is asked of {type(domain).__name__}, allowed: of Numbers")
-    try:
-        return Levels(domain.values, grid, sides, total, (shape or ()) if margins else (), weighted)
-    except MechanismError as error:
-        raise QuestionError(str(error)) from None
-
-
-# How a window names a device's signal, and the one form in which two names are compared.
-#
-# Signals are paths of the Vehicle Signal Specification (COVESA VSS, "Data Entry"): a look-alike would have a budget of
-# its own. It must not read a signal's value: that is the domain's.
-
-_PATH: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]*(?:\.[A-Za-z][A-Za-z0-9_]*)*", re.ASCII)
-
-
-def check_signal(signal: str) -> None:
-    """Refuse a signal that is not a path as vehicles name it, for example Vehicle.CurrentLocation.
-
-    Raises:
-        QuestionError: characters beyond ASCII letters, digits, "_" and ".", a part that does not begin with a letter,
-            or more than 200 characters.
-    """
-    if len(signal) > MAX_TEXT_BYTES or not _PATH.fullmatch(signal):
-        raise QuestionError(
-            f"signal is {signal[:40]!a}, allowed: at most {MAX_TEXT_BYTES} of A-Z, a-z, 0-9, '_' in parts that begin "
-            "with a letter, separated by '.'"
-        )
-
-
-def normal_signal(signal: str) -> str:
-    """Return the form in which budgets compare signals: case folded, Unicode normal form NFC.
-
-    Takes any text, so that a ledger's rows from before `check_signal` still compare.
-    """
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", signal).casefold())

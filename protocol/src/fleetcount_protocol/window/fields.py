@@ -19,7 +19,8 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId
-from fleetcount_protocol.window.domain import Bins, Numbers, SquareGrid, ValueDomain, levels_of, parts_of
+from fleetcount_protocol.window.domain import Bins, Cross, Numbers, Part, SquareGrid, ValueDomain, parts_of
+from fleetcount_protocol.window.levels import levels_of
 
 TOTAL_LABEL: Final = "total"
 """The name of the total of all cells, which no cell has."""
@@ -129,7 +130,8 @@ def level_words(domain: ValueDomain, level: CoarserLevel) -> str:
         case LevelKind.ZOOM:
             return f"squares of {level.number} times the side"
         case LevelKind.MARGIN:
-            return f"margin {level.number}"
+            of = domain.parts[level.number - 1 : level.number] if isinstance(domain, Cross) else ()
+            return f"the margin of {of[0].signal}" if of else level.name
         case LevelKind.WEIGHTED | LevelKind.TOTAL:
             return f"the {level.name}"
 
@@ -209,8 +211,8 @@ def opened_levels(domain: ValueDomain, release: Release) -> Levels:
 
 def _label_in(domain: ValueDomain, level: CoarserLevel, place: int) -> str:
     """Return the name of a number of a level above the cells, from 1 on."""
-    if level.kind is LevelKind.MARGIN:
-        return parts_of(domain)[level.number - 1].label(place)
+    if level.kind is LevelKind.MARGIN and isinstance(domain, Cross):
+        return domain.margin_label(level.number - 1, place)
     if level.kind is LevelKind.ZOOM and isinstance(domain, SquareGrid | Bins | Numbers):
         named = domain.coarser(level.number).label(place)
         return f"{named}/{level.number}" if isinstance(domain, SquareGrid) else named
@@ -289,6 +291,11 @@ class WindowFields:
     def values(self) -> int:
         """V, the number of values besides 0."""
         return self.domain.values
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What a device reads for an answer: each signal, and the domain of its readings."""
+        return parts_of(self.signal, self.domain)
 
     @cached_property
     def design(self) -> Design:

@@ -37,7 +37,14 @@ from fleetcount_protocol.limits import (
     MIN_OPERATORS,
 )
 from fleetcount_protocol.window.codec import decode_fields, encode_fields
-from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories, Numbers, SquareGrid, check_signal
+from fleetcount_protocol.window.domain import (
+    MAX_VALUES,
+    Bins,
+    Categories,
+    Numbers,
+    SingleDomain,
+    SquareGrid,
+)
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
     MODE_FORMS,
@@ -55,6 +62,7 @@ from fleetcount_protocol.window.fields import (
     opened_levels,
 )
 from fleetcount_protocol.window.keys import check_hpke_public_key, check_signing_public_key
+from fleetcount_protocol.window.signal import check_signal
 
 if TYPE_CHECKING:
     from fleetcount_protocol.vdaf.prio3 import Prio3
@@ -147,8 +155,15 @@ def _check_names(window: WindowFields) -> None:
 
 
 def _check_domain(window: WindowFields) -> None:
-    domain = window.domain
-    check_range("number of values", domain.values, 1, MAX_VALUES)
+    check_range("number of values", window.values, 1, MAX_VALUES)
+    for part in window.parts:
+        check_signal(part.signal)
+        _check_single(part.domain)
+    first = window.parts[0].signal
+    require(window.signal == first, f"signal is {window.signal[:40]!a}, allowed: that of the first part, {first!a}")
+
+
+def _check_single(domain: SingleDomain) -> None:
     if isinstance(domain, Bins):
         _check_named("unit", domain.unit, smallest=0)
         for edge in domain.edges:

@@ -5,7 +5,7 @@ from typing import Any
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.window.codes import CodeForm
-from fleetcount_protocol.window.domain import Numbers, Prefixes, SquareGrid
+from fleetcount_protocol.window.domain import Cross, Numbers, Part, Prefixes, SquareGrid, ValueDomain
 from fleetcount_protocol.window.fields import Aggregator, CoarserLevel, LevelKind
 from fleetcount_protocol.window.window import Window
 
@@ -27,7 +27,7 @@ def window_to_json(window: Window) -> dict[str, Any]:
         "signal": window.signal,
         "values": window.values,
         "labels": [window.domain.label(value) for value in range(1, window.values + 1)],
-        **_domain_to_json(window),
+        **_domain_to_json(window.domain),
         "mode": window.mode.name.lower(),
         "mechanism": _mechanism_to_json(window),
         **{
@@ -50,8 +50,9 @@ def window_to_json(window: Window) -> dict[str, Any]:
     }
 
 
-def _domain_to_json(window: Window) -> dict[str, Any]:
-    domain = window.domain
+def _domain_to_json(domain: ValueDomain) -> dict[str, Any]:
+    if isinstance(domain, Cross):
+        return {"parts": [_part_to_json(part) for part in domain.parts]}
     if isinstance(domain, Numbers):
         return {"outside": domain.outside.name.lower()}
     if isinstance(domain, Prefixes) and (codes := domain.codes) is not None:
@@ -61,6 +62,11 @@ def _domain_to_json(window: Window) -> dict[str, Any]:
         return {}
     frame = domain.frame
     return {"frame": {"epsg": frame.epsg, "offset_x": frame.offset_x, "offset_y": frame.offset_y}}
+
+
+def _part_to_json(part: Part) -> dict[str, Any]:
+    labels = [part.domain.label(value) for value in range(1, part.domain.values + 1)]
+    return {"signal": part.signal, "labels": labels, **_domain_to_json(part.domain)}
 
 
 def _level_to_json(level: CoarserLevel) -> dict[str, Any]:

@@ -32,6 +32,7 @@ KINDS: Final[Mapping[str, tuple[str, str, str, str]]] = {
     "number": ("presence", "NumberKeys", "declare_number", "How fast are you?"),
     "categories": ("named", "Keys", "", "Which of these is yours?"),
     "none": ("presence", "NoKeys", "declare_none", "Are you on the road?"),
+    "cross": ("crossed", "Keys", "", "Which of these are yours, all at once?"),
 }
 """Per kind: its module, the class of its keys, its function, and the title when none is given."""
 MOVING: Final = ("square", "h3", "edges", "speed", "none")

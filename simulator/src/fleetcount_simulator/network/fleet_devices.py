@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from fleetcount_client.device import Device
 from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
@@ -82,13 +83,16 @@ class FleetDevices:
             place,
             identity,
             transport,
-            lambda: self._part.readings[self._window()][place],
+            {signal: self._source(place, part) for part, signal in enumerate(spec.signals)},
             timer=timer,
             # With many windows the device's own ledger decides; the fault is for a question of one window alone.
             refusing=len(self._part.faults) == 1 and DeviceFault.REFUSED in self._faults(place, 0),
             conditions=lambda: DeviceFault.ABSENT not in self._faults(place, self._window()),
         )
         return SimulatedDevice(place=place, number=number, device=device, transport=transport, timer=timer)
+
+    def _source(self, place: int, part: int) -> SignalSource:
+        return lambda: self._part.readings[self._window()][place][part]
 
     def _faults(self, place: int, index: int) -> DeviceFault:
         return DeviceFault(self._part.faults[index][place])

@@ -22,12 +22,12 @@ SHARED: Final = "shared"
 class FleetPart:
     """The devices of a process in the windows of a question.
 
-    By window and device: `readings`, the values of the signal, and `faults` (`device_faults.DeviceFault`). By device:
+    By window and device: `readings`, the value of each signal, and `faults` (`device_faults.DeviceFault`). By device:
     `came`, the first window in which it takes part, `gone`, the first after it has left, and `skews`, by how many
     windows its clock is fast (negative: slow). A process asks for new orders of the question every `news_s` seconds.
     """
 
-    readings: Sequence[Sequence[Signal]] = field(repr=False)
+    readings: Sequence[Sequence[Sequence[Signal]]] = field(repr=False)
     faults: Sequence[Sequence[int]] = field(repr=False)
     came: Sequence[int] = field(repr=False)
     gone: Sequence[int] = field(repr=False)
@@ -51,7 +51,7 @@ class FleetSpec:
     """The devices of one fleet process.
 
     `connections` is "own" (every device its own, `at_once` devices connected at a time) or "shared" (all devices of
-    the process over one). The devices answer the question of the name `question_name`, which asks for `signal`; device
+    the process over one). The devices answer the question of the name `question_name`, which asks for `signals`; device
     i of the process has the number `numbers[i]` in the population. `spread` is the part of a window in which devices
     send first, `limits` the limits of their owners (fields of `OwnerPolicy`), both as fractions in text. `coin_seed`
     decides every coin, secret and share and gives no privacy; None leaves them to the operating system. With `telling`
@@ -64,7 +64,7 @@ class FleetSpec:
     at_once: int
     deployment: str
     question_name: str
-    signal: str
+    signals: tuple[str, ...]
     aggregators: tuple[Aggregator, ...]
     broker: str
     authorities: str
@@ -89,14 +89,14 @@ class FleetSpec:
         """Return the specification of a file by `encode`; values are not checked, because the parent wrote them."""
         content = cast("dict[str, Any]", json.loads(path.read_text(encoding="utf-8")))
         aggregators = tuple(map(_aggregator, content.pop("aggregators")))
-        part = content.pop("part")
-        part["readings"] = [_readings(row) for row in part["readings"]]
-        return cls(**content, aggregators=aggregators, part=FleetPart(**part))
+        signals, part = tuple(content.pop("signals")), content.pop("part")
+        part["readings"] = [[_readings(one) for one in row] for row in part["readings"]]
+        return cls(**content, signals=signals, aggregators=aggregators, part=FleetPart(**part))
 
 
-def _readings(content: Sequence[Any]) -> list[Signal]:
+def _readings(content: Sequence[Any]) -> tuple[Signal, ...]:
     # The domain expects a position as a tuple, which JSON turns into a list.
-    return cast("list[Signal]", [tuple(one) if isinstance(one, list) else one for one in content])
+    return cast("tuple[Signal, ...]", tuple(tuple(one) if isinstance(one, list) else one for one in content))
 
 
 def _aggregator(content: Mapping[str, Any]) -> Aggregator:

@@ -24,7 +24,7 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case
 from fleetcount_simulator.network.device_faults import draw_device_faults
 from fleetcount_simulator.network.fleet_spec import FleetPart
-from fleetcount_simulator.network.question import NetworkQuestion, reading_of
+from fleetcount_simulator.network.question import NetworkQuestion, readings_of
 from fleetcount_simulator.rounding import rounding_of
 from fleetcount_simulator.standing import StandingQuestion, membership_windows, schedule_of
 
@@ -62,7 +62,7 @@ class FleetPlan:
         """Return each device's truth in a window that asks `domain`: values 0..V, shape (devices,), int64."""
         row = self.truths[index]
         if self.walk is not None and isinstance(domain, Prefixes):
-            row = np.array([domain.value_of(reading) for reading in self.part.readings[index]], dtype=np.int64)
+            row = np.array([domain.value_of(reading) for (reading,) in self.part.readings[index]], dtype=np.int64)
         return np.asarray(row, dtype=np.int64)
 
 
@@ -138,7 +138,7 @@ def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSe
         seeds = {at: np.random.SeedSequence(seed.entropy, spawn_key=(*before, at)) for at in range(question.windows)}
     drawn = [draw_device_faults(case, at, rounds, run_seed(one, run).spawn(2)[1]) for at, one in seeds.items()]
     truths = np.stack([_truths(case, at, run_seed(one, run)) for at, one in seeds.items()])
-    readings = [reading_of(asked.domain, value) for value in range(asked.domain.values + 1)]
+    readings = [readings_of(asked.domain, value) for value in range(asked.domain.values + 1)]
     came, gone = membership_windows(question, 0, devices)
     # A device that has not joined or has left gets no fault: its client does not answer then anyhow.
     away = [(window < came) | (window >= gone) for window in range(question.windows)]
@@ -177,7 +177,7 @@ def faultless_plan(
     truths = np.array([[domain.value_of(reading) for reading in row] for row in readings], dtype=np.int64)
     windows, devices = truths.shape
     part = FleetPart(
-        readings=readings,
+        readings=[[(reading,) for reading in row] for row in readings],
         faults=[[0] * devices] * windows,
         came=[0] * devices,
         gone=[windows] * devices,

@@ -18,9 +18,11 @@ from fleetcount_protocol.window.domain import (
     PLACE_BITS,
     Bins,
     Categories,
+    Cross,
     H3Cells,
     Numbers,
     Prefixes,
+    SingleDomain,
     SquareGrid,
     ValueDomain,
 )
@@ -102,6 +104,8 @@ def _check_case(case: Case) -> None:
 
 def _signal_of(domain: ValueDomain) -> str:
     match domain:
+        case Cross():
+            return domain.parts[0].signal
         case SquareGrid() | H3Cells() | Prefixes():
             return "Vehicle.CurrentLocation"
         case Bins() | Numbers():
@@ -146,7 +150,19 @@ def _release(mechanism: Mechanism, design: Design, level: Fraction) -> Release:
     )
 
 
-def reading_of(domain: ValueDomain, value: int) -> Signal:
+def readings_of(domain: ValueDomain, value: int) -> tuple[Signal, ...]:
+    """Return a reading of each of a device's signals that the domain maps to `value` together; None for 0.
+
+    Raises:
+        ScenarioError: as `reading_of`.
+    """
+    if not isinstance(domain, Cross):
+        return (reading_of(domain, value),)
+    values = domain.apart(value) if value else (0,) * len(domain.parts)
+    return tuple(reading_of(part.domain, one) for part, one in zip(domain.parts, values, strict=True))
+
+
+def reading_of(domain: SingleDomain, value: int) -> Signal:
     """Return a reading of a device's signal that the domain maps to `value`, 0..V; None for 0.
 
     Raises:

@@ -25,6 +25,7 @@ from fleetcount_protocol.messages import ReleaseAnswer
 from fleetcount_protocol.question.fields import Participants, Schedule
 from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
 from fleetcount_protocol.release.record import ReleaseRecord
+from fleetcount_protocol.window.domain import parts_of
 from fleetcount_protocol.window.fields import UploadStyle
 from fleetcount_protocol.window.window import Window
 
@@ -340,7 +341,7 @@ async def _start_fleet(
         at_once=_at_once(parties.broker if transport == "mqtt" else transport, len(parties.deployment.plans)),
         deployment=parties.deployment.name,
         question_name=asked.name,
-        signal=asked.question.signal,
+        signals=tuple(part.signal for part in parts_of(asked.question.signal, asked.question.domain)),
         aggregators=parties.deployment.aggregators,
         broker=parties.deployment.mqtt_broker,
         authorities=str(parties.deployment.root / "ca"),

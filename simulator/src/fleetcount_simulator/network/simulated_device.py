@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
@@ -122,7 +122,7 @@ class DeviceMaker:
         place: int,
         identity: DeviceIdentity,
         transport: Transport,
-        signal: SignalSource,
+        signals: Mapping[str, SignalSource],
         *,
         timer: SkewedTimer,
         refusing: bool,
@@ -136,7 +136,7 @@ class DeviceMaker:
             policy=self._policies[refusing],
             spool=self._file.device(str(number)),
             transport=transport,
-            signals={self.spec.signal: signal},
+            signals=signals,
             timer=timer,
             source=coins_of(self.spec.coin_seed, number),
             settings=self._settings,
@@ -158,7 +158,7 @@ def _policy(spec: FleetSpec, *, refusing: bool) -> OwnerPolicy:
     if refusing:
         limits["total_epsilon"] = _NOTHING
     return OwnerPolicy(
-        signals=frozenset({spec.signal}),
+        signals=frozenset(spec.signals),
         smallest_min_batch_size=2,
         fresh_ledger_wait_s=0,
         allow_direct=True,

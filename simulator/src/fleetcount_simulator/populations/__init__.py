@@ -21,7 +21,7 @@ from fleetcount_simulator.model import Population
 
 __all__ = ["KINDS", "KIND_KEY", "about", "build", "cells_of", "keys_of"]
 
-KINDS: Final = ("counts", "city", "mobility", "bologna", "trace", "fcd", "sumo", "gowalla", "categories")
+KINDS: Final = ("counts", "city", "mobility", "bologna", "trace", "fcd", "sumo", "gowalla", "categories", "readings")
 """Every kind; the module of the same name is imported on first use."""
 KIND_KEY: Final = Key(name="kind", about="which population: see the kinds", example='"mobility"')
 

@@ -12,13 +12,19 @@ BATCH: Final = 16_384
 class Column:
     """A column to read: its name in the file, its form, and for numbers the allowed range.
 
-    "utc" is a moment like 2026-01-26T15:57:02Z, read as seconds since 1970.
+    "utc" is a moment like 2026-01-26T15:57:02Z, read as seconds since 1970. "reading" is whatever a signal may be, as
+    text: a text, a number, true or false; nothing is "".
     """
 
     name: str
-    form: Literal["text", "number", "utc"] = "text"
+    form: Literal["text", "number", "utc", "reading"] = "text"
     low: float = -1e12
     high: float = 1e12
+
+    @property
+    def textual(self) -> bool:
+        """Whether its cells are read as texts."""
+        return self.form in ("text", "reading")
 
 
 class Rows(Protocol):

@@ -77,6 +77,8 @@ def _expression(column: Column, types: Mapping[str, str], file: str) -> str:
     kind, quoted = types[column.name], '"' + column.name.replace('"', '""') + '"'
     if column.form == "text" and (kind == "VARCHAR" or kind in _WHOLE):
         return f"CAST({quoted} AS VARCHAR)"
+    if column.form == "reading" and (kind in ("VARCHAR", "BOOLEAN") or kind in _NUMBERS or kind.startswith("DECIMAL")):
+        return f"COALESCE(CAST({quoted} AS VARCHAR), '')"
     if column.form == "number" and (kind in _NUMBERS or kind.startswith("DECIMAL")):
         # A float32 is its own shortest decimal, as everywhere (`fleetcount_protocol.window.signal`).
         return f"CAST(CAST({quoted} AS VARCHAR) AS DOUBLE)" if kind == "FLOAT" else f"CAST({quoted} AS DOUBLE)"
@@ -84,7 +86,12 @@ def _expression(column: Column, types: Mapping[str, str], file: str) -> str:
         return f"epoch_us({quoted}) / 1e6"
     if column.form == "utc" and kind == _NANOSECONDS:
         return f"epoch_us({quoted}::TIMESTAMPTZ) / 1e6"
-    allowed = {"text": "a text or a whole number", "number": "a number", "utc": "a timestamp"}[column.form]
+    allowed = {
+        "text": "a text or a whole number",
+        "number": "a number",
+        "utc": "a timestamp",
+        "reading": "text, number or boolean",
+    }[column.form]
     raise ScenarioError(f"{file}: the column {shown(column.name)} is of type {kind[:40]}, not {allowed}")
 
 
@@ -93,5 +100,5 @@ def _piece(rows: list[tuple[Any, ...]], columns: Mapping[str, Column], place: Ro
     for (role, column), cells in zip(columns.items(), zip(*rows, strict=True), strict=True):
         if None in cells:
             raise ScenarioError(f"{place.of(cells.index(None))}: {column.name} is null")
-        piece[role] = list(cells) if column.form == "text" else np.array(cells, dtype=np.float64)
+        piece[role] = list(cells) if column.textual else np.array(cells, dtype=np.float64)
     return piece

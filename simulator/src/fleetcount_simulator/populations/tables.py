@@ -84,7 +84,7 @@ def _batch(rows: Mapping[str, Sequence[Any]], columns: Mapping[str, Column], pla
     texts: dict[str, Sequence[str]] = {}
     numbers: dict[str, Floats] = {}
     for role, column in columns.items():
-        if column.form == "text":
+        if column.textual:
             texts[role] = rows[role]
         else:
             numbers[role] = in_range(_numbers(rows[role], column, place), column, place)

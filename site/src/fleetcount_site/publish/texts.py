@@ -193,6 +193,8 @@ def release_page(entry: Entry) -> str:
 <a id="after" href="release.html" hidden>the release after</a></p>
 <dl class="facts" id="facts"></dl>
 {figure}
+<div class="scroll" tabindex="0" role="region" aria-label="Both signals" id="both" hidden>
+<table id="crosstab"></table></div>
 <div class="scroll" tabindex="0" role="region" aria-label="Counts"><table id="table"></table></div>
 <details><summary>{_EVERY_ADVERSARY}</summary>
 <div class="scroll" tabindex="0" role="region" aria-label="Privacy statement"><table id="statement"></table></div>

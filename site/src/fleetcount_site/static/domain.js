@@ -195,6 +195,44 @@
     return { kind: codes ? "codes" : "prefixes", values: cells.length, label, bits, cells };
   }
 
+  const SIGNAL = /^[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*$/;
+
+  function checkSignal(signal) {
+    require(SIGNAL.test(signal), "signal is no path of the Vehicle Signal Specification");
+  }
+
+  /* Several signals at once: the values of the first part vary slowest. */
+  const CROSSED = [1, 2, 3, 4, 6],
+    BETWEEN = " x ";
+
+  function readPart(reader) {
+    const signal = reader.text(1, 200),
+      kind = reader.uint(1);
+    checkSignal(signal);
+    require(CROSSED.includes(kind), "window crosses a domain of kind " + kind);
+    const part = READERS[kind](reader);
+    require(!(part.names || []).some((name) => name.includes(BETWEEN) || name === "*"), "cross has a category that stands between parts");
+    return { ...part, signal };
+  }
+
+  function readCross(reader) {
+    const parts = Array.from({ length: reader.count(1, 2, 3) }, () => readPart(reader));
+    const signals = parts.map((part) => part.signal),
+      shape = parts.map((part) => part.values);
+    require(new Set(signals.map((signal) => signal.toLowerCase())).size === parts.length, "cross has a signal twice");
+    const values = shape.reduce((product, size) => product * size, 1);
+    checkCount(values, "cross");
+    const behind = (place) => shape.slice(place + 1).reduce((product, size) => product * size, 1);
+    const apart = (value) => shape.map((size, place) => (Math.floor((value - 1) / behind(place)) % size) + 1);
+    const label = (value) => apart(value).map((one, place) => parts[place].label(one)).join(BETWEEN);
+    /* The values of one part, whatever the others are: "*" stands for these. */
+    const margin = (dimension) => {
+      const named = (value) => shape.map((_, place) => (place === dimension ? parts[place].label(value) : "*"));
+      return { values: shape[dimension], label: (value) => named(value).join(BETWEEN) };
+    };
+    return { kind: "cross", values, label, margin, parts, signals, shape };
+  }
+
   const READERS = {
     1: readBins,
     2: readCategories,
@@ -204,6 +242,7 @@
     6: readPlacedGrid,
     7: readNumbers,
     8: (reader) => readPrefixes(reader, readCodes(reader)),
+    9: readCross,
   };
 
   function readDomain(reader) {
@@ -212,4 +251,5 @@
   }
 
   fleetcount.readDomain = readDomain;
+  fleetcount.checkSignal = checkSignal;
 })((window.fleetcount = window.fleetcount || {}));

@@ -47,7 +47,7 @@
     for (const { kind, side, dimension } of release.coarser) {
       if (kind === "weighted" && at-- === 1) return "weighted sum";
       if (side || dimension) {
-        const above = side ? domain.coarser(side) : domain.parts[dimension - 1];
+        const above = side ? domain.coarser(side) : domain.margin(dimension - 1);
         if (at <= above.values) return above.label(at);
         at -= above.values;
       }

@@ -176,6 +176,7 @@
     if (level.kind === "margin") {
       require(direct && domain.parts && domain.parts[level.dimension - 1], "margins of what is no table, or not direct");
       require(last === 1 && !release.coarser.some((one) => one.kind === "weighted"), "margins beside zooms or a weighted sum");
+      require(Math.min(...domain.shape) > 1, "margins of a signal with a single value");
       return domain.parts[level.dimension - 1].values;
     }
     if (level.kind === "weighted") {
@@ -334,10 +335,10 @@
     const window = { question: readLabel(reader) };
     [window.name, window.deployment, window.signal] = [reader.text(1, 200), reader.text(1, 200), reader.text(1, 200)];
     require(/^[a-z0-9][a-z0-9-]{0,31}$/.test(window.deployment), "deployment is not 1 to 32 of a-z, 0-9, '-'");
-    require(/^[A-Za-z][A-Za-z0-9_]*(\.[A-Za-z][A-Za-z0-9_]*)*$/.test(
-      window.signal,
-    ), "signal is no path of the Vehicle Signal Specification");
+    fleetcount.checkSignal(window.signal);
     window.domain = fleetcount.readDomain(reader);
+    window.signals = window.domain.signals || [window.signal];
+    require(window.signals[0] === window.signal, "signal is " + window.signal + ", allowed: that of the first part");
     window.mode = MODES[reader.count(1, 1, 3)];
     const number = reader.uint(1);
     window.mechanism = Object.hasOwn(MECHANISMS, number)
