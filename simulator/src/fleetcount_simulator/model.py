@@ -18,7 +18,7 @@ from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.window.domain import ValueDomain
-from fleetcount_protocol.window.levels import levels_of
+from fleetcount_protocol.window.fields import levels_of
 from fleetcount_transport.settings import read_rows, setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range

@@ -19,8 +19,7 @@ from fleetcount_mechanisms.planning import spread_for_mean, spread_for_quantiles
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount_protocol.window.domain import Categories, Cross, Numbers, Prefixes, ValueDomain
-from fleetcount_protocol.window.fields import TOTAL_LABEL, Release, ReleaseKind, coarser_levels
-from fleetcount_protocol.window.levels import levels_of, shape_of
+from fleetcount_protocol.window.fields import TOTAL_LABEL, Release, ReleaseKind, coarser_levels, levels_of, shape_of
 from fleetcount_transport.settings import names_of, read_table, setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, exact_number
