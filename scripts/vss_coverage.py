@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from fleetcount_client.shapes import Shape
-from fleetcount_client.signals import Reading, fault_of
-from fleetcount_protocol.window.domain import Bins, Categories, SingleDomain
-from fleetcount_protocol.window.fit import misfit
+from fleetcount_client.signals import Reading, fault_of, misfit
+from fleetcount_protocol.window.domain import Bins, Categories, FixedDomain
 from fleetcount_protocol.window.signal import Kind, Signal, Single
 
 _BITS: Final = {"int8": 7, "int16": 15, "int32": 31, "int64": 63, "uint8": 8, "uint16": 16, "uint32": 32, "uint64": 64}
@@ -49,7 +48,7 @@ def readings_of(leaf: Mapping[str, Any]) -> list[Signal]:
     return [Single(one) if kind == "float" else one for one in ends]
 
 
-def question_of(leaf: Mapping[str, Any], readings: list[Signal]) -> SingleDomain:
+def question_of(leaf: Mapping[str, Any], readings: list[Signal]) -> FixedDomain:
     """Return the values that a question about a leaf would have: its names, or bins of its unit over its range."""
     if leaf["datatype"] in ("boolean", "string") or "allowed" in leaf:
         names = ("true", "false") if leaf["datatype"] == "boolean" else tuple(map(str, readings))

@@ -17,7 +17,7 @@ from fleetcount_client.signals import Reading
 from fleetcount_client.timer import uniform_seconds
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.ids import Digest, SessionId
-from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.domain import Bins, Categories, SquareGrid
 from fleetcount_simulator import faults
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.examples import example_text
@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from tests.simulator.network_cases import People, case_of
 from tests.support.processes import wait_until, without_numba
+from tests.support.protocol_samples import crossed
 
 DEVICE = Digest(bytes(32))
 
@@ -211,6 +212,22 @@ def test_a_fleet_on_a_grid_is_counted_at_every_zoom_from_one_report_a_device() -
     assert outcome.released.tolist() == [True]
     assert outcome.counted.tolist() == [[3] * 9]
     assert np.abs(outcome.outputs[0] - np.array([3] * 8 + [12] * 2)).max() <= 2
+
+
+@pytest.mark.nightly
+def test_a_fleet_that_reads_two_signals_is_counted_in_cells_and_margins() -> None:
+    """The same in memory, and quick: tests/simulator/engines/test_cross.py, tests/client/test_cross.py."""
+    cross = crossed(
+        Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h"), Categories(names=("a", "b", "c"))
+    )
+    mechanism = Mechanism(name="crossed", kind="direct", noise_epsilon=Fraction(10), margins=True)
+
+    one = case_of(population=People(21, 6, domain=cross), mechanism=mechanism)
+    outcome = engine(transport="grpc").run(one, 0, [0], SEED)
+
+    assert outcome.released.tolist() == [True]
+    assert outcome.counted.tolist() == [[3] * 7]
+    assert np.abs(outcome.outputs[0] - np.array([3] * 6 + [9] * 2 + [6] * 3)).max() <= 2
 
 
 @pytest.mark.nightly

@@ -6,11 +6,12 @@ from itertools import combinations, product
 import pytest
 from fleetcount_mechanisms.accounting.charges import unit_divergence, unit_pure
 from fleetcount_mechanisms.answers import Relation, Truth
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels, worst_moves
 from fleetcount_mechanisms.moves import moves_pure, moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_mechanisms.statement import ledger_loss_of, relation_of
 
 SIZES = [(2, 2), (3, 2), (4, 2), (5, 2), (5, 3), (4, 4)]

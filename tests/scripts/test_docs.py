@@ -109,6 +109,20 @@ def test_fault_codes_of_a_made_fleet_are_found_beside_their_truth(tmp_path: Path
 
 
 @pytest.mark.processes
+def test_a_census_is_a_table_of_two_signals_beside_its_truth(tmp_path: Path) -> None:
+    told = run(tmp_path, sys.executable, str(ROOT / "examples" / "census_table.py"))
+
+    assert "48,842 persons, education by age, 16 by 4" in told
+    rows = [line.split() for line in told.splitlines()[2:-1]]
+    assert [row[0] for row in rows[::15]] == ["Preschool", "Doctorate"]
+    # Low, high, truth of all ages: in this draw one of 16 is outside; 69 is the width where added cells would have 92.
+    ends = [tuple(int(row[place].replace(",", "")) for place in (1, 3, 4)) for row in rows]
+    assert sum(low <= true <= high for low, high, true in ends) == 15
+    assert {high - low for low, high, _ in ends} <= {68, 69, 70}
+    assert "62 of 64 cells are inside their intervals" in told
+
+
+@pytest.mark.processes
 @pytest.mark.nightly  # Two aggregators, twelve devices: half a minute of CPU.
 @pytest.mark.timeout(600)
 def test_worn_brakes_are_counted_from_an_empty_folder(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.domain import Cross, SquareGrid
 from fleetcount_simulator.model import AnswerSpace, Case, Mechanism
 from numpy.typing import NDArray
 
@@ -21,7 +21,7 @@ class People:
     values: int
     off: Mapping[int, tuple[int, ...]] = field(default_factory=dict[int, tuple[int, ...]])
     epochs: int = 1
-    domain: SquareGrid | None = None
+    domain: SquareGrid | Cross | None = None
 
     @property
     def question(self) -> AnswerSpace:

@@ -167,7 +167,7 @@ def with_weighted_sum(release: Release, values: int) -> Release:
 
 def crossed(*domains: SingleDomain) -> Cross:
     """Return a cross of domains, of signals named by their kinds."""
-    signals = {Bins: "Vehicle.Speed", Categories: "Vehicle.Category"}
+    signals: dict[type, str] = {Bins: "Vehicle.Speed", Categories: "Vehicle.Category"}
     parts = (Part(signal=signals.get(type(one), "Vehicle.CurrentLocation"), domain=one) for one in domains)
     return Cross(parts=tuple(parts))
 

@@ -8,6 +8,7 @@ import asyncio
 import inspect
 import json
 import os
+import re
 import stat
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,8 +18,18 @@ from pathlib import Path
 from typing import BinaryIO, Final, Protocol, cast, runtime_checkable
 
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.window.domain import Measured, Part, Prefixes, SingleDomain, ValueDomain
-from fleetcount_protocol.window.fit import misfit
+from fleetcount_protocol.window.domain import (
+    Bins,
+    Categories,
+    H3Cells,
+    Measured,
+    Numbers,
+    Part,
+    Prefixes,
+    SingleDomain,
+    SquareGrid,
+    ValueDomain,
+)
 from fleetcount_protocol.window.signal import Kind, Number, Signal, converted, exact, kind_of
 
 from fleetcount_client.units import conversion
@@ -27,6 +38,14 @@ MAX_SIGNAL_BYTES: Final = 4096
 _POSITION_PARTS: Final = 2
 _LONGEST_READ_S: Final = 30.0
 """A coroutine that takes longer has no value: the window goes on."""
+
+_ASKED: Final = {
+    Bins: Kind.NUMBER,
+    Numbers: Kind.NUMBER,
+    SquareGrid: Kind.POSITION,
+    H3Cells: Kind.TEXT,
+}
+_WHOLE: Final = re.compile("0|-?[1-9][0-9]*", re.ASCII)
 
 Said = Signal | frozenset[str] | frozenset[tuple[Number, Number]]
 """What a source says: one signal, or the set of all values that hold, for vector Mangat and for codes."""
@@ -300,3 +319,27 @@ async def read_source(source: SignalSource) -> Reading:
     if reading.value is None and not reading.why_none and not reading.fault:
         return replace(reading, why_none="there is no value now")
     return reading
+
+
+# Which kinds of readings can be a value of a domain at all.
+
+
+def _asked(domain: Bins | Numbers | SquareGrid | H3Cells | Prefixes) -> Kind:
+    if isinstance(domain, Prefixes):
+        return Kind.NUMBER if domain.codes is None else Kind.TEXT
+    return _ASKED[type(domain)]
+
+
+def misfit(domain: SingleDomain, kind: Kind) -> str:
+    """Return why no reading of a kind is ever a value of the domain, in words for the owner; "" where one may be."""
+    if not isinstance(domain, Categories):
+        asked = _asked(domain)
+        return "" if kind is asked else f"it is {kind.value}, and the question asks for {asked.value}"
+    if kind is Kind.TEXT:
+        return ""
+    if kind is Kind.TRUTH_VALUE:
+        fits, which = not {"true", "false"}.isdisjoint(domain.names), "'true' or 'false'"
+    else:
+        fits, which = kind is Kind.NUMBER and any(map(_WHOLE.fullmatch, domain.names)), "a whole number"
+    named = f"and none of the question's names is {which}" if kind is not Kind.POSITION else "the question has names"
+    return "" if fits else f"it is {kind.value}, {named}"

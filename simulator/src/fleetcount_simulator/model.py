@@ -18,7 +18,7 @@ from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.window.domain import ValueDomain
-from fleetcount_protocol.window.levels import levels_of
+from fleetcount_protocol.window.fields import levels_of
 from fleetcount_transport.settings import read_rows, setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
@@ -124,7 +124,8 @@ class Mechanism:
     `sampling` needs sampling_rate; responses need epsilon_local (or their own `parameters`, exact fractions by the
     names of `fleetcount_mechanisms`); `one-sided` needs direction. `noise_epsilon` is e1 of every aggregator's
     two-sided (one-sided: asymmetric) geometric noise, `noise_variance` the parameter of discrete Gaussian noise
-    instead; with both None there is no noise. `zooms` is the number of zooms at which a square grid is counted.
+    instead; with both None there is no noise. `zooms` is the number of zooms at which a square grid is counted;
+    `margins` opens those of a cross, with the cells' noise on each number.
     """
 
     name: str
@@ -136,6 +137,7 @@ class Mechanism:
     direction: Literal["up", "down"] | None = None
     parameters: tuple[tuple[str, Fraction], ...] = ()
     zooms: int = 1
+    margins: bool = False
 
     def answer(self, values: int) -> AnswerLaw:
         """Return the law of a device's answer for V values.
@@ -269,12 +271,14 @@ class Case:
             ScenarioError: the mechanism cannot ask this question; the message names the mechanism.
         """
         question, mechanism = self.population.question, self.mechanism
-        if mechanism.zooms > 1 and (self.attackers or question.domain is None):
-            lacks = "a square grid" if question.domain is None else "no attackers, who read releases of one zoom"
-            raise ScenarioError(f"mechanism {mechanism.name!r}: zooms is {mechanism.zooms}, allowed with {lacks}")
+        several = mechanism.zooms > 1 or mechanism.margins
+        if several and (self.attackers or question.domain is None):
+            asked = f"zooms is {mechanism.zooms}" if mechanism.zooms > 1 else "margins is true"
+            lacks = "a square grid or a cross" if question.domain is None else "no attackers, who read cells alone"
+            raise ScenarioError(f"mechanism {mechanism.name!r}: {asked}, allowed with {lacks}")
         try:
-            sides = neighbouring_sides(mechanism.zooms)
-            levels = None if mechanism.zooms == 1 else levels_of(cast("ValueDomain", question.domain), sides)
+            sides, domain = neighbouring_sides(mechanism.zooms), cast("ValueDomain", question.domain)
+            levels = levels_of(domain, sides, margins=mechanism.margins) if several else None
             return mechanism.design(question.values, self.aggregators, levels)
         except (MechanismError, QuestionError) as error:
             raise ScenarioError(f"mechanism {mechanism.name!r}: {error}") from error

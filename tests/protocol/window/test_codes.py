@@ -4,10 +4,10 @@ from collections.abc import Iterator
 from itertools import product
 
 import pytest
+from fleetcount_client.signals import misfit
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.window.codes import CodeForm, Codes
 from fleetcount_protocol.window.domain import Prefixes, all_prefixes
-from fleetcount_protocol.window.fit import misfit
 from fleetcount_protocol.window.signal import Kind
 
 DTC = Codes(form=CodeForm.DTC)

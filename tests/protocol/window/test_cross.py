@@ -19,8 +19,7 @@ from fleetcount_protocol.window.domain import (
     SquareGrid,
     parts_of,
 )
-from fleetcount_protocol.window.fields import Mode, level_words
-from fleetcount_protocol.window.levels import shape_of
+from fleetcount_protocol.window.fields import Mode, level_words, shape_of
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_protocol.window.window_json import window_to_json
 

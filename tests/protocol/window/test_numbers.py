@@ -9,13 +9,13 @@ from fractions import Fraction
 from itertools import product
 
 import pytest
+from fleetcount_client.signals import misfit
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.layout import fraction_bytes, text_bytes, uint
 from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Numbers, Outside, value_of
-from fleetcount_protocol.window.fit import misfit
 from fleetcount_protocol.window.signal import Kind, Signal, Single
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_protocol.window.window_json import window_to_json

@@ -10,8 +10,8 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from fleetcount_client.signals import misfit
 from fleetcount_protocol.window.domain import Bins, Categories, H3Cells, Prefixes, SquareGrid, ValueDomain
-from fleetcount_protocol.window.fit import misfit
 from fleetcount_protocol.window.signal import Kind, Single, converted, decimal_text, exact, kind_of, name_of
 from hypothesis import given
 from hypothesis import strategies as st

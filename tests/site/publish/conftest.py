@@ -1,15 +1,16 @@
 """A published site with a question on a map and a release of categories, made once."""
 
+from fractions import Fraction
 from pathlib import Path
 
 import numpy as np
 import pytest
 from fleetcount.__main__ import run_command
-from fleetcount_protocol.window.domain import Categories
+from fleetcount_protocol.window.domain import Bins, Categories
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.frame import Frame
 
-from tests.support.protocol_samples import one_round_window, with_total
+from tests.support.protocol_samples import crossed, one_round_window, with_margins, with_total
 from tests.support.published import GEOMETRIC, trusted_toml, write_town
 from tests.support.question_samples import one_round_question
 from tests.support.released import write_question, write_release
@@ -34,6 +35,10 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_question(folder / "colours", colours, (0, 1, 2), lambda index: np.array([40, 500 + index, 0]))
     summed = one_round_question(Mode.DIRECT, domain=Categories(names=("a", "b", "c")), release=with_total(GEOMETRIC))
     write_question(folder / "summed", summed, (0, 1), lambda index: np.array([40, 500 + index, 0]))
+    speeds = Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h")
+    both = crossed(speeds, Categories(names=("diesel", "<b>gas</b>", "other")))
+    of_both = one_round_question(Mode.DIRECT, signal="Vehicle.Speed", domain=both, release=with_margins(GEOMETRIC, 2))
+    write_question(folder / "both", of_both, (0, 1), lambda index: np.array([400, 30, 0, 250, 5, 90 + index]))
     window = one_round_window(Mode.DIRECT, release=GEOMETRIC)
     write_release(folder / "speed.json", window, np.array([77]))
     return folder

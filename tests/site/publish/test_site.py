@@ -196,6 +196,30 @@ def test_a_release_page_is_made_from_the_signed_bytes(browser: Browser, site: Pa
     visit.close()
 
 
+def test_a_release_of_two_signals_is_a_table_with_its_margins(browser: Browser, site: Path) -> None:
+    visit = Visit(browser, (site / "both/release.html").as_uri())
+    visit.page.wait_for_selector(READY)
+    page = quiet(visit)
+    cells = packed_json(site / "both/records/00001.json.gz")["cells"]
+
+    assert page.inner_text("#verdict") == PINNED
+    head = page.locator("#crosstab thead th").all_inner_texts()
+    assert head == ["Vehicle.Speed x Vehicle.Category", "diesel", "<b>gas</b>", "other", "all"]
+    rows = [row.locator("td").all_inner_texts() for row in page.locator("#crosstab tbody tr").all()]
+    places = [[0, 1, 2, 6], [3, 4, 5, 7], [8, 9, 10, 11]]
+    for row, among in zip(rows, places, strict=True):
+        for text, place in zip(row, among, strict=True):
+            assert f"{cells[place]['high']:,}" in text.replace("\u202f", ",")
+    assert page.locator("#table tbody th").all_inner_texts()[6:8] == ["[0, 50) km/h x *", "[50, ∞) km/h x *"]
+    assert "the margin of Vehicle.Speed" in page.inner_text("#facts")
+    assert page.inner_text("#facts").count("Vehicle.Speed x Vehicle.Category") == 1
+    visit.close()
+    other = Visit(browser, (site / "summed/release.html").as_uri())
+    other.page.wait_for_selector(READY)
+    assert other.page.locator("#both").is_hidden()
+    other.close()
+
+
 @pytest.mark.parametrize("name", ["question", "release"])
 def test_a_damaged_record_or_number_is_not_believed(browser: Browser, site: Path, tmp_path: Path, name: str) -> None:
     copy = tmp_path / "site"

@@ -38,8 +38,8 @@ from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis.answers.half_widths import Coins, Parts, combined, half_width, width_with
-from fleetcount_analysis.answers.levels import join_of
 from fleetcount_analysis.answers.tails import tail_of
+from fleetcount_analysis.answers.weighted_sums import values_join
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.intervals import sampling_intervals
@@ -107,6 +107,27 @@ def mean(
     return _placed(Counts.of(design, outputs), points, widest / (points[-1] - points[0]), level)
 
 
+def total_of_numbers(
+    design: Design, outputs: ArrayLike, points: Sequence[Fraction], level: Fraction, *, rounded: bool = False
+) -> Average:
+    """Return the sum of the numbers of all devices with a value, as `mean` has their mean; over windows added up.
+
+    Raises:
+        ShapeError, RangeError: as `mean`, or sampled answers, of which the mean and the number of devices are read.
+    """
+    if len(points) != design.values or any(low >= high for low, high in pairwise(points)):
+        raise ShapeError(f"{len(points)} points; allowed is one for each of {design.values} values, ascending")
+    counts = Counts.of(design, outputs)
+    if design.channel[0] != 1:
+        raise RangeError("release", "sampled answers", "direct answers; of a sample a mean is read")
+    step = float(max((high - low for low, high in pairwise(points)), default=0)) if rounded else 0.0
+    numbers = np.array([float(one) for one in points])
+    coins = _coins(1.0, 0.0, counts.most(level), 0.0, step) if step else None
+    parts = _parts(design, counts.windows, _weights(design, numbers))
+    about, reach = float(counts.cells @ numbers), width_with(parts, _kept(level, step > 0), coins)
+    return Average(estimate=about, low=about - reach, high=about + reach, level=level)
+
+
 def mean_of_bins(design: Design, outputs: ArrayLike, edges: Sequence[Fraction], level: Fraction) -> Average:
     """Return the mean of numbers of which bin v holds those from `edges[v - 1]` to `edges[v]`.
 
@@ -127,21 +148,28 @@ def mean_of_bins(design: Design, outputs: ArrayLike, edges: Sequence[Fraction], 
     return Average(estimate=sum(both) / 2 if both else None, low=below.low, high=above.high, level=level)
 
 
-def share(design: Design, outputs: ArrayLike, cells: Collection[int], level: Fraction) -> Average:
+def share(
+    design: Design, outputs: ArrayLike, cells: Collection[int], level: Fraction, within: Collection[int] | None = None
+) -> Average:
     """Return the share of devices whose value is among `cells`, of those that have a value; between 0 and 1.
 
-    `outputs` as of `mean`.
+    With `within` of those whose value is among these, which hold all `cells`. `outputs` as of `mean`.
 
     Raises:
         ShapeError, RangeError: as `mean`, or a cell outside 1..V.
     """
-    if wrong := [cell for cell in cells if not 1 <= cell <= design.values]:
+    among = range(1, design.values + 1) if within is None else within
+    if wrong := [cell for cell in (*cells, *among) if not 1 <= cell <= design.values]:
         raise RangeError("cell", min(wrong), f"1 to {design.values}")
-    counts, inside = Counts.of(design, outputs), np.zeros(design.values)
+    if outside := set(cells) - set(among):
+        raise RangeError("cell of a share", min(outside), "one of those that it is a share of")
+    counts, inside, known = Counts.of(design, outputs), np.zeros(design.values), np.zeros(design.values)
     inside[[cell - 1 for cell in cells]] = 1
-    if inside.all() or not inside.any():
-        return Average(estimate=inside[0], low=inside[0], high=inside[0], level=level)
-    return counts.average(inside, 0.0, level)
+    known[[cell - 1 for cell in among]] = 1
+    if (inside == known).all() or not inside.any():
+        sure = float(inside.any())
+        return Average(estimate=sure, low=sure, high=sure, level=level)
+    return counts.average(inside, 0.0, level, known)
 
 
 def quantile(design: Design, outputs: ArrayLike, q: Fraction, level: Fraction) -> Quantile:
@@ -193,8 +221,7 @@ class Counts:
             raise ShapeError(f"a release has shape {rows.shape}; allowed is {design.output_count} numbers a row")
         starts, summed = design.levels.starts(), rows.sum(axis=0).astype(np.float64)
         opened = [summed[low:high] for low, high in pairwise(starts)]
-        cells = join_of(design)[0].down(opened[::-1])[0][-1]
-        return cls(design=design, cells=cells, windows=len(rows))
+        return cls(design=design, cells=values_join(design).cells(opened), windows=len(rows))
 
     def most(self, level: Fraction) -> int:
         """Return the upper end of the number of devices, with its part of the error; up to 1 % more.
@@ -205,15 +232,24 @@ class Counts:
         grain = int(10 ** max(0, len(str(most)) - 3))
         return -(-most // grain) * grain
 
-    def average(self, places: Floats, step: float, level: Fraction) -> Average:
-        """Return the mean of places from 0 to 1, (V,) float64, rounded to within `step`: its interval by `T`."""
-        total, top = float(self.cells.sum()), float(self.cells @ places)
-        low, high = _passing(self.outside(places, step, level), top / total if total else math.inf)
+    def average(self, places: Floats, step: float, level: Fraction, known: Floats | None = None) -> Average:
+        """Return the mean of places from 0 to 1, (V,) float64, rounded to within `step`: its interval by `T`.
+
+        `known` is 1 for the values whose mean it is, all without it, and 0 elsewhere.
+        """
+        among = np.ones(self.design.values) if known is None else known
+        total, top = float(self.cells @ among), float(self.cells @ places)
+        low, high = _passing(self.outside(places, step, level, known), top / total if total else math.inf)
         return Average(estimate=top / total if total > 0 else None, low=low, high=high, level=level)
 
-    def outside(self, places: Floats, step: float, level: Fraction) -> Callable[[float], float]:
+    def outside(
+        self, places: Floats, step: float, level: Fraction, known: Floats | None = None
+    ) -> Callable[[float], float]:
         """Return |T(m)| - h(m) as a function of m: the interval of the mean is where it is at most 0."""
-        rate, powers = float(self.design.channel[0]), [places**power for power in range(3)]
+        rate, powers = (
+            float(self.design.channel[0]),
+            [places**power * (1 if known is None else known) for power in range(3)],
+        )
         kept = _kept(level, (rate < 1) + (step > 0))
         most = self.most(level) if step else 0
         weights = [_weights(self.design, one) for one in powers]
@@ -314,12 +350,12 @@ def _most_squares(sampled: float, parts: Parts, rate: float, mean: float, level:
 
 
 def _weights(design: Design, sums: Floats) -> list[Floats]:
-    """Return the weight of every opened number in a sum of counts, coarse to fine, the sum being of the values."""
-    return join_of(design)[0].weights(design.levels.count - 1, sums)
+    """Return the weight of every opened number in a sum of counts of the values (`ValuesJoin.weights`)."""
+    return values_join(design).weights(sums)
 
 
 def _parts(design: Design, windows: int, weights: Sequence[Floats]) -> Parts:
-    return combined([(weights, windows)], join_of(design)[1])
+    return combined([(weights, windows)], values_join(design).laws)
 
 
 @lru_cache(maxsize=256)

@@ -172,7 +172,7 @@ def sums_in_windows(table: QuestionTable, cells: Iterable[int]) -> Sums:
         join, laws = join_of(table.design)
         signs = np.zeros(table.design.values)
         signs[columns] = 1
-        weights = join.weights(1, signs)
+        weights = join.weights(table.design.levels.count - 1, signs)
         estimates = np.asarray(table.outputs @ np.concatenate(weights[::-1]), dtype=np.float64)
         joined = Joined(estimates=estimates, parts=combined([(weights, 1)], laws))
     return Sums(
@@ -189,8 +189,8 @@ def joined_with_total(
 ) -> Joined | None:
     """Return sums of regions of one form, or each less one of `earlier`, joined with the totals of their windows.
 
-    None where the table's counts are not joined. The regions of a sum or a difference have the same noises, since every
-    cell is like every other.
+    None where the table's counts are not joined. Beside a total the regions of a sum or a difference have the same
+    noises, since every cell is like every other; beside margins only regions that lie alike in the table do.
 
     Raises:
         RangeError: an unknown window or cell.
@@ -205,7 +205,7 @@ def joined_with_total(
         estimates.append(0.0)
         terms = []
         for windows, signs in _patterns(table, added, taken):
-            weights = join.weights(1, signs)
+            weights = join.weights(table.design.levels.count - 1, signs)
             opened = table.outputs[table.rows(windows)].sum(axis=0)
             estimates[-1] += float(opened @ np.concatenate(weights[::-1]))
             terms.append((weights, len(windows)))

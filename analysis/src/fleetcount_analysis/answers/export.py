@@ -32,7 +32,7 @@ COLUMNS: Final = (
     "raw", "estimate", "low", "high", "low_all", "high_all", "readable",
 )  # fmt: skip
 
-"""The columns of every table; one of a square grid has `x` and `y` behind `label`."""
+"""The columns of every table; behind `label` one of a square grid has `x` and `y`, one of several signals these."""
 
 TOTAL_COLUMNS: Final = ("total_raw", "total_estimate", "total_low", "total_high")
 """What a table has behind them where releases have a total: all cells of the window together."""
@@ -67,6 +67,7 @@ def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) 
         "cell": np.tile(np.arange(1, values + 1, dtype=np.int32), windows),
         "label": np.tile(np.array(table.labels, dtype=object), windows),
         **{name: np.tile(places.astype(np.int32), windows) for name, places in table.squares.items()},
+        **{_free(name): np.tile(np.array(of, dtype=object), windows) for name, of in table.parts.items()},
         "raw": table.raw.ravel(),
         "estimate": table.estimates.ravel(),
         "low": table.low.ravel(),
@@ -76,6 +77,12 @@ def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) 
         "readable": readable(table.estimates, devices).ravel(),
         **{name: np.repeat(column, values) for name, column in _totals(table).items()},
     }
+
+
+def _free(name: str) -> str:
+    """Return the name of a signal's column, other than those that every table may have."""
+    taken = (*COLUMNS, *TOTAL_COLUMNS, "x", "y")
+    return f"signal {name}" if name.casefold() in taken else name
 
 
 def _totals(table: QuestionTable) -> dict[str, NDArray[Any]]:
@@ -97,11 +104,19 @@ def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
         "aggregators": design.aggregators,
         "values": design.values,
         **({"total": _total_of(design)} if design.levels.total else {}),
+        **({"signals": list(table.parts)} if table.parts else {}),
+        **({"margins": _margins_of(design)} if design.levels.margins else {}),
         "level": str(table.level),
         "intervals": "low, high: each alone; low_all, high_all: all cells of a window at once, so also the largest",
         "statement": list(table.statement),
         "missing": {str(window): reason for window, reason in sorted(table.missing.items())},
     }
+
+
+def _margins_of(design: Design) -> list[dict[str, Any]]:
+    """Return the noise of each margin; cells are joined with all of them."""
+    laws = design.laws[1 : 1 + len(design.levels.margins)]
+    return [{"noise": {"law": law.name} | _parameters(law)} for law in laws]
 
 
 def _total_of(design: Design) -> dict[str, Any]:

@@ -11,11 +11,14 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TypeVar
 
+import numpy as np
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.sampling import SamplingDie
+from numpy.typing import NDArray
 
+from fleetcount_analysis.answers.half_widths import combined, half_width
 from fleetcount_analysis.answers.hierarchy import (
     ConsistentCounts,
     Join,
@@ -23,11 +26,14 @@ from fleetcount_analysis.answers.hierarchy import (
     consistent,
     consistent_variances,
     pyramid_of,
+    whole_ends,
 )
+from fleetcount_analysis.answers.margins import MarginJoin
 from fleetcount_analysis.answers.noises import NoiseTotal, noise_total
 from fleetcount_analysis.errors import RangeError, ShapeError
 
 _T = TypeVar("_T")
+Integers = NDArray[np.int64]
 
 
 def one_level(design: Design, level: int) -> Design:
@@ -51,10 +57,12 @@ def one_level(design: Design, level: int) -> Design:
 def table_design(design: Design, zoom: int) -> Design:
     """Return the design of one zoom's numbers with the total behind them, where there is one: what a table is read by.
 
+    Cells with margins are read with all of them.
+
     Raises:
         RangeError: as `one_level`.
     """
-    if design.levels.most > 1 and zoom == 0:
+    if (design.levels.margins or design.levels.most > 1) and zoom == 0:
         return design
     alone = one_level(design, zoom)
     if not design.levels.total or zoom == design.levels.count - 1:
@@ -68,28 +76,36 @@ def table_numbers(design: Design, opened: Sequence[int], zoom: int) -> tuple[int
     Raises:
         ShapeError, RangeError: as `level_numbers`.
     """
+    if design.levels.margins and zoom == 0:
+        return tuple(opened)
     total = table_design(design, zoom).levels.total and design.levels.count > 1
     return level_numbers(design, opened, zoom) + (tuple(opened[-1:]) if total else ())
 
 
 def joins_total(design: Design) -> bool:
-    """Return whether the counts of a table are joined with a total: of direct counts, where least squares is exact.
+    """Return whether the counts of a table are joined with a total or margins: of direct counts, exact least squares.
 
     Of sampled counts the total is read by itself: by `one_level` where its noise is less than that of the cells' sum.
     Of sets it counts the devices that have any value, which is no sum of the cells.
     """
-    return design.levels.total and design.channel[0] == 1 and design.levels.most == 1
+    joined = design.levels.total or bool(design.levels.margins)
+    return joined and design.channel[0] == 1 and design.levels.most == 1
+
+
+def counted(levels: Levels, of_each: Sequence[_T]) -> tuple[_T, ...]:
+    """Return what belongs to the levels that count devices, of one thing a level: to all but the weighted sum."""
+    return tuple(one for level, one in enumerate(of_each) if level != levels.weighted_place)
 
 
 def join_of(design: Design) -> tuple[Join, tuple[NoiseTotal, ...]]:
-    """Return the least-squares step of all levels of a design and the law of each level's noise, **coarse to fine**."""
-    laws = tuple(noise_total(law, design.aggregators) for law in reversed(design.laws))
-    return _join(pyramid_of(design.levels), laws), laws
+    """Return the least-squares step of all levels but a weighted sum, and each one's noise, **coarse to fine**."""
+    laws = tuple(noise_total(law, design.aggregators) for law in reversed(counted(design.levels, design.laws)))
+    return _join(design.levels, laws), laws
 
 
 @lru_cache(maxsize=16)
-def _join(pyramid: Pyramid, laws: tuple[NoiseTotal, ...]) -> Join:
-    return Join(pyramid, laws)
+def _join(levels: Levels, laws: tuple[NoiseTotal, ...]) -> Join:
+    return MarginJoin(levels, laws) if levels.margins else Join(pyramid_of(levels), laws)
 
 
 def level_numbers(design: Design, opened: Sequence[_T], level: int) -> tuple[_T, ...]:
@@ -111,7 +127,7 @@ def level_numbers(design: Design, opened: Sequence[_T], level: int) -> tuple[_T,
 
 
 def joined_errors(design: Design) -> tuple[float, ...]:
-    """Return the standard error of an empty cell in counts that add up, for every level, the cells first.
+    """Return the standard error of an empty cell in counts that add up, for every zoom and the total, the cells first.
 
     For planning, without data.
 
@@ -119,23 +135,28 @@ def joined_errors(design: Design) -> tuple[float, ...]:
         RangeError: a release of one level.
     """
     pyramid = _pyramid(design)
-    variances = [design.aggregators * law.draw_variance for law in design.laws]
-    found = consistent_variances(pyramid, variances[::-1])
+    if design.levels.margins:
+        _, found = join_of(design)[0].down([np.zeros(size) for size in design.levels.sizes[::-1]])
+    else:
+        variances = [design.aggregators * law.draw_variance for law in counted(design.levels, design.laws)]
+        found = list(consistent_variances(pyramid, variances[::-1]))
     return tuple(math.sqrt(float(one.max())) / float(design.channel[0]) for one in reversed(found))
 
 
 def joined_levels(design: Design, outputs: Sequence[int], level: Fraction) -> ConsistentCounts:
-    """Return counts of all levels of one release that add up, **the cells first**, each with its interval.
+    """Return counts of all zooms of one release and its total that add up, **the cells first**, with intervals.
 
     Raises:
         ShapeError: not exactly `design.output_count` numbers.
         RangeError: a release of one level, one-sided noise, or a level outside (0, 1 - 2e-10].
     """
     pyramid = _pyramid(design)
+    if design.levels.margins:
+        return _with_margins(design, outputs, level)
     found = consistent(
         pyramid,
-        [level_numbers(design, outputs, one) for one in reversed(range(design.levels.count))],
-        design.laws[::-1],
+        counted(design.levels, [level_numbers(design, outputs, one) for one in range(design.levels.count)])[::-1],
+        counted(design.levels, design.laws)[::-1],
         design.aggregators,
         level,
         design.channel[0],
@@ -149,7 +170,27 @@ def joined_levels(design: Design, outputs: Sequence[int], level: Fraction) -> Co
     )
 
 
+def _with_margins(design: Design, outputs: Sequence[int], level: Fraction) -> ConsistentCounts:
+    """Return the counts of cells, margins and total that add up; all numbers of a level have intervals of one width."""
+    join, laws = join_of(design)
+    opened = [np.array(level_numbers(design, outputs, one), dtype=np.float64) for one in range(design.levels.count)]
+    estimates, variances = join.down(opened[::-1])
+    ends: list[tuple[Integers, Integers]] = []
+    for number, one in enumerate(estimates):
+        first = np.zeros(one.shape)
+        first[0] = 1
+        low, high = whole_ends(one, half_width(combined([(join.weights(number, first), 1)], laws), level))
+        ends.append((np.maximum(low, 0), np.maximum(high, 0)))
+    return ConsistentCounts(
+        level=level,
+        estimates=tuple(estimates[::-1]),
+        standard_errors=tuple(np.sqrt(one) for one in variances[::-1]),
+        low=tuple(low for low, _ in ends[::-1]),
+        high=tuple(high for _, high in ends[::-1]),
+    )
+
+
 def _pyramid(design: Design) -> Pyramid:
-    if design.levels.count == 1:
+    if len(design.levels.sides) + design.levels.total == 1 and not design.levels.margins:
         raise RangeError("levels", 1, "2 or more")
     return pyramid_of(design.levels)

@@ -136,6 +136,35 @@ class HexagonPlaces:
         return np.array([(east, north) for north, east in middles], dtype=np.float64)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartPlaces:
+    """The places of a table of several signals, one of which has places: value v lies where `members[v - 1]` of it is.
+
+    Many values lie at one place, one for each combination of the other signals.
+    """
+
+    of: Places
+    members: tuple[int, ...]
+
+    @property
+    def values(self) -> int:
+        """See `Places`."""
+        return len(self.members)
+
+    @property
+    def coordinates(self) -> str:
+        """See `Places`."""
+        return self.of.coordinates
+
+    def outline(self, value: int) -> Ring:
+        """See `Places`."""
+        return self.of.outline(self.members[value - 1])
+
+    def centres(self) -> Floats:
+        """See `Places`."""
+        return np.asarray(self.of.centres()[np.array(self.members) - 1], dtype=np.float64)
+
+
 def cells_inside(places: Places, area: Mapping[str, Any]) -> frozenset[int]:
     """Return the values whose middle lies inside an area: GeoJSON's Polygon, MultiPolygon or GeometryCollection, or
     Features of them (RFC 7946). A feature without a place (`"geometry": null`, section 3.2) adds nothing, nor does a

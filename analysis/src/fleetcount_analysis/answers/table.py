@@ -73,8 +73,10 @@ class Region:
 class QuestionTable:
     """W released windows of V cells; made by `question_table`.
 
-    Of a square grid `width` is its number of columns: its cells are numbered row by row from the corner; else None.
-    A `design` with a total has that of each window behind the numbers of its cells; direct counts are joined with it.
+    Of a square grid `width` is its number of columns: its cells are numbered row by row from the corner; else None. Of
+    a question for several signals `parts` has for each the name of its value in every cell; else nothing.
+    A `design` with margins or a total has those of each window behind the numbers of its cells; direct counts are
+    joined with them.
     `windows`, `opens` and `units` have shape (W,), ascending in the index; `outputs` are the opened numbers, (W,
     outputs); `estimates`, `low` and `high` are in devices, (W, V), each interval separately at `level`. `statement` has
     a sentence for each adversary, `missing` the reason of each missing window.
@@ -86,6 +88,7 @@ class QuestionTable:
     statement: tuple[str, ...]
     missing: Mapping[int, str]
     width: int | None
+    parts: Mapping[str, tuple[str, ...]] = field(repr=False)
     windows: Integers = field(repr=False)
     opens: Integers = field(repr=False)
     units: Integers = field(repr=False)
@@ -154,11 +157,12 @@ def question_table(
     released: Iterable[WindowCounts],
     missing: Mapping[int, str] | None = None,
     width: int | None = None,
+    parts: Mapping[str, Sequence[str]] | None = None,
 ) -> QuestionTable:
     """Return the table of the released windows of a question, all of one design, every cell with its own interval.
 
     Raises:
-        ShapeError: not one label a cell, a width that leaves a row unfinished, or a window without
+        ShapeError: not one label a cell, also of each part, a width that leaves a row unfinished, or a window without
             `Design.output_count` numbers.
         RangeError: no window, a window twice or both released and missing, units or times that do not follow the
             windows, levels other than the cells and a total, or as `reading.read`.
@@ -167,8 +171,9 @@ def question_table(
         raise RangeError("levels of a table", design.levels.count, "the cells, or the cells and a total")
     counts = sorted(released, key=lambda one: one.index)
     _check_windows(counts, missing or {})
-    if len(labels) != design.values:
-        raise ShapeError(f"{len(labels)} labels; allowed is one a cell, {design.values}")
+    for listed in (labels, *(parts or {}).values()):
+        if len(listed) != design.values:
+            raise ShapeError(f"{len(listed)} labels; allowed is one a cell, {design.values}")
     if width is not None and (width < 1 or design.values % width):
         raise ShapeError(f"a grid {width} cells wide; allowed is a number that divides {design.values}, the cells")
     for one in counts:
@@ -183,6 +188,7 @@ def question_table(
         statement=tuple(statement),
         missing=dict(missing or {}),
         width=width,
+        parts={name: tuple(listed) for name, listed in (parts or {}).items()},
         windows=np.array([one.index for one in counts], dtype=np.int64),
         opens=np.array([one.opens for one in counts], dtype=np.int64),
         units=np.array([one.unit for one in counts], dtype=np.int64),
@@ -194,10 +200,10 @@ def question_table(
 
 
 def each_alone(table: QuestionTable, level: int = 0) -> QuestionTable:
-    """Return the cells of a table (0), or its total (1), every number read alone, as the signed records have them.
+    """Return the cells of a table (0), or its total (the last level), each read alone, as the signed records have them.
 
     Raises:
-        RangeError: level 1 of a table without a total.
+        RangeError: a level that the table does not have.
     """
     design = one_level(table.design, level)
     outputs = (
@@ -207,10 +213,10 @@ def each_alone(table: QuestionTable, level: int = 0) -> QuestionTable:
     )
     whole = ANY_OF_SEVERAL if table.design.levels.most > 1 else "all cells together"
     labels, width = (table.labels, table.width) if level == 0 else ((whole,), None)
+    parts = table.parts if level == 0 else dict[str, tuple[str, ...]]()
     estimates, low, high = _read(design, outputs, table.level)
-    return replace(
-        table, design=design, labels=labels, width=width, outputs=outputs, estimates=estimates, low=low, high=high
-    )
+    table = replace(table, design=design, labels=labels, width=width, parts=parts)
+    return replace(table, outputs=outputs, estimates=estimates, low=low, high=high)
 
 
 def _read(design: Design, outputs: Integers, level: Fraction) -> tuple[Floats, Integers, Integers]:
@@ -219,11 +225,14 @@ def _read(design: Design, outputs: Integers, level: Fraction) -> tuple[Floats, I
         reading = read(one_level(design, 0), outputs[:, : design.values + design.baseline_opened], level)
         return reading.estimates, reading.low, reading.high
     join, laws = join_of(design)
-    estimates = np.array([join.down([row[-1:], row[:-1]])[0][-1] for row in outputs.astype(np.float64)])
-    # All cells beside a total are alike, so the first one's width is that of every one.
+    starts = list(itertools.pairwise(design.levels.starts()))
+    levels = [[row[low:high] for low, high in starts[::-1]] for row in outputs.astype(np.float64)]
+    estimates = np.array([join.down(one)[0][-1] for one in levels])
+    # All cells beside margins and a total are alike, so the first one's width is that of every one.
     first = np.zeros(design.values)
     first[0] = 1
-    low, high = whole_ends(estimates, half_width(combined([(join.weights(1, first), 1)], laws), level))
+    weights = join.weights(design.levels.count - 1, first)
+    low, high = whole_ends(estimates, half_width(combined([(weights, 1)], laws), level))
     return estimates, np.maximum(low, 0), np.maximum(high, 0)
 
 

@@ -21,12 +21,14 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.question.signing import verify_signed_question
 
+from fleetcount.analyst.crosstab import Crosstab
 from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.planning import Exact, exactly
 from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, cells_named
 from fleetcount.analyst.tables import Statement, Tabular, axes_for, html_table
 from fleetcount.command.options import NUMBER, QUANTILE
 from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers
+from fleetcount.read.crosstabs import CrossCounts
 from fleetcount.read.records import QUESTION_FILE, kept_record, question_of_records
 from fleetcount.read.table import KeptTable, opened_in, read_table
 
@@ -239,6 +241,15 @@ class Releases(Tabular):
         """
         return self._numbers(windows).quantile(exactly("q", q, QUANTILE))
 
+    def total_of_numbers(self, windows: Iterable[int] | int | None = None) -> Average:
+        """Return the sum of the numbers of a question for a number, in its unit, over windows.
+
+        Raises:
+            UsageError: as `VerifiedRelease.total_of_numbers`.
+            RangeError: as `quantile`.
+        """
+        return self._numbers(windows).total_of_numbers()
+
     def mean(self, windows: Iterable[int] | int | None = None) -> Average:
         """Return the mean of a question for a number, in its unit, over windows; of bins it is known up to a bin.
 
@@ -247,6 +258,16 @@ class Releases(Tabular):
             RangeError: as `quantile`.
         """
         return self._numbers(windows).mean()
+
+    def crosstab(self, windows: Iterable[int] | int | None = None) -> Crosstab:
+        """Return the table of a question for several signals over windows, which are added up.
+
+        Raises:
+            UsageError: a question for one signal.
+            RangeError: a window that was not released.
+        """
+        over = self.windows if windows is None else (windows,) if isinstance(windows, int) else tuple(windows)
+        return Crosstab(counts=CrossCounts.of(self.name, self.asked.domain, self.kept.table, over))
 
     def share(self, labels: Labels, windows: Iterable[int] | int | None = None) -> Average:
         """Return the share of some cells in all devices with a value, over windows.

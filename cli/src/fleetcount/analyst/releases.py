@@ -32,14 +32,16 @@ from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.release.record import ReleaseRecord, verify_record_signatures
 from fleetcount_protocol.release.record_json import record_from_json
-from fleetcount_protocol.window.domain import SquareGrid
+from fleetcount_protocol.window.domain import Cross, SquareGrid
 from fleetcount_protocol.window.window import Window
 
+from fleetcount.analyst.crosstab import Crosstab
 from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.planning import Exact, exactly
 from fleetcount.analyst.tables import Row, Statement, Tabular, axes_for, html_table, library, statement_of
 from fleetcount.command.options import NUMBER, QUANTILE, read_text
 from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers, opened_numbers, opened_of
+from fleetcount.read.crosstabs import counts_of, part_labels
 from fleetcount.read.report import readable_counts, table_heads
 from fleetcount.read.table import place_note, places_of
 
@@ -133,7 +135,8 @@ class VerifiedRelease(Tabular):
 
     `raw` is the opened number, `estimate` the unbiased estimate in devices, which may be negative, `low` and `high` the
     ends of its interval at `level`, each of its own number alone. A release of several levels has a column `zoom` too,
-    the highest being the total where there is one; one of a square grid `x` and `y` behind `label`.
+    the highest being the total where there is one, before it the weighted sum of numbers, in steps from their middle;
+    one of a square grid `x` and `y` behind `label`.
     """
 
     record: ReleaseRecord = field(repr=False)
@@ -171,12 +174,24 @@ class VerifiedRelease(Tabular):
         return zooms | {
             "cell": [cell.value for cell in cells],
             "label": list(self.labels),
+            **self._parts(),
             **self._squares(),
             "raw": [cell.raw for cell in cells],
             "estimate": [float(cell.estimate) for cell in cells],
             "low": [cell.low for cell in cells],
             "high": [cell.high for cell in cells],
         }
+
+    def _parts(self) -> dict[str, list[str]]:
+        """Return for each signal of several the name of its value in every row, "*" where these are added up."""
+        domain, passed = self.window.domain, dict[int, int]()
+        if not isinstance(domain, Cross):
+            return {}
+        rows: list[list[str]] = []
+        for level in self._zooms:
+            place = passed[level] = passed.get(level, -1) + 1
+            rows.append(part_labels(domain, level, place))
+        return {part.signal: [row[one] for row in rows] for one, part in enumerate(domain.parts)}
 
     def _squares(self) -> dict[str, list[int | None]]:
         """Where each cell of a square grid is in the grid of its zoom: columns x and rows y from the corner, from 0.
@@ -233,6 +248,13 @@ class VerifiedRelease(Tabular):
                 f"the labels are of zooms {sorted(zooms)}, which count the same devices; allowed: one zoom"
             )
         zoom = zooms.pop() if zooms else 0
+        if zoom == self.window.design.levels.weighted_place:
+            raise UsageError("the weighted sum counts no devices; mean() and total_of_numbers() are read from it")
+        if 1 <= zoom <= len(self.window.design.levels.margins):
+            # A sum of a margin's numbers is one of cells, which are joined with all that was opened.
+            members = self.window.design.levels.margin_of(zoom - 1)
+            chosen = {value - self.window.design.levels.starts()[zoom] - 1 for value in values}
+            zoom, values = 0, [cell for cell, place in enumerate(members, start=1) if place in chosen]
         cells = level_numbers(self.window.design, range(1, len(self.labels) + 1), zoom)
         return total(self._table(zoom, cells), Region.of([cells.index(value) + 1 for value in values], 0))
 
@@ -246,6 +268,14 @@ class VerifiedRelease(Tabular):
         """
         cells = level_numbers(self.window.design, range(1, len(self.labels) + 1), 0)
         return everybody(self._table(0, cells), 0)
+
+    def crosstab(self) -> Crosstab:
+        """Return the table of a question for several signals, with margins, shares and differences.
+
+        Raises:
+            UsageError: a question for one signal.
+        """
+        return Crosstab(counts=counts_of(self.record))
 
     def quantile(self, q: Exact) -> MeasuredQuantile:
         """Return the q-quantile of a question for a number, 1/2 being the median, over the devices with a value.
@@ -268,6 +298,15 @@ class VerifiedRelease(Tabular):
             RangeError: as `quantile`.
         """
         return self._numbers.mean()
+
+    def total_of_numbers(self) -> Average:
+        """Return the sum of the numbers of all devices with a value, in the unit of a question for a number.
+
+        Raises:
+            UsageError: values that are no points.
+            RangeError: as `quantile`, or sampled answers.
+        """
+        return self._numbers.total_of_numbers()
 
     def share(self, labels: Labels) -> Average:
         """Return the share of some cells of the finest zoom in all devices with a value, between 0 and 1.
@@ -306,6 +345,10 @@ class VerifiedRelease(Tabular):
         return question_table(table_design(self.window.design, zoom), self.level, labels, (), [counts])
 
     def _places(self, zoom: int) -> Places:
+        if isinstance(self.window.domain, Cross):
+            raise UsageError(
+                f"{self.name!r} asks for several signals, so that many cells lie at one place; see crosstab()"
+            )
         zooms = len(self.window.release.sides)
         if not 0 <= zoom < zooms:
             raise UsageError(f"zoom is {zoom}, allowed: 0 to {zooms - 1}")
@@ -349,7 +392,9 @@ class VerifiedRelease(Tabular):
         return f"<VerifiedRelease {self.name!r} of {len(self.record.cells):,} cells, signed by all its aggregators>"
 
     def _repr_html_(self) -> str:
-        cells = self.record.cells
+        levels, cells = self.window.design.levels, list(self.record.cells)
+        if levels.weighted_place is not None:
+            del cells[levels.starts()[levels.weighted_place]]  # It counts no devices.
         shown = sorted(sorted(cells, key=lambda one: -one.estimate)[:_SHOWN], key=lambda one: one.value)
         counts = readable_counts(self.record)
         rows: list[Row] = [

@@ -21,17 +21,18 @@ from fleetcount_analysis.answers import (
     table_design,
     table_numbers,
 )
-from fleetcount_analysis.answers.places import Places
+from fleetcount_analysis.answers.places import PartPlaces, Places
 from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.places import PLACED, can_place, to_degrees
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release.record import ReleaseRecord
-from fleetcount_protocol.window.domain import H3Cells, SquareGrid
+from fleetcount_protocol.window.domain import Cross, H3Cells, SquareGrid, ValueDomain
 from fleetcount_protocol.window.window import Window
 
 from fleetcount.command.options import parse_spans, read_text, spans_text
 from fleetcount.read.averages import OpenedNumbers, opened_numbers
+from fleetcount.read.crosstabs import names_of
 from fleetcount.read.records import Chain, kept_records, question_of_records
 
 _AREAS: Final = (".geojson", ".json")
@@ -74,7 +75,14 @@ class KeptTable:
             for row in rows
         ]
         part = question_table(
-            table.design, table.level, table.labels, table.statement, counts, table.missing, table.width
+            table.design,
+            table.level,
+            table.labels,
+            table.statement,
+            counts,
+            table.missing,
+            table.width,
+            table.parts,
         )
         devices = None if self.participants is None else tuple(self.participants[row] for row in rows)
         opened = tuple(self.opened[row] for row in rows)
@@ -164,9 +172,8 @@ def table_of(
     if not counts:
         return None
     width = question.domain.coarser(sides[zoom]).columns if isinstance(question.domain, SquareGrid) else None
-    table = question_table(
-        table_design(question.design, zoom), question.release.level, labels, statement, counts, missing, width
-    )
+    design, level, parts = table_design(question.design, zoom), question.release.level, names_of(question.domain)
+    table = question_table(design, level, labels, statement, counts, missing, width, parts)
     kept = tuple(opened)
     return KeptTable(question=question, table=table, participants=tuple(devices) or None, opened=kept, zoom=zoom)
 
@@ -205,23 +212,40 @@ def _counts(question: Question, record: ReleaseRecord, outputs: tuple[int, ...])
 def places_of(question: Question | Window, zoom: int = 0) -> Places:
     """Return where a question's or a window's cells are, at a zoom: in degrees, unless `place_note` says why not.
 
+    Of several signals a cell is where its value of the first one that has places is.
+
     Raises:
         UsageError: its values are no places.
     """
     domain = question.domain
-    match domain.coarser(question.release.sides[zoom]) if isinstance(domain, SquareGrid) else domain:
+    if isinstance(domain, Cross) and (placed := _placed(domain)) is not None:
+        members = tuple(domain.apart(value)[placed] for value in range(1, domain.values + 1))
+        return PartPlaces(of=_places(question.name, domain.parts[placed].domain), members=members)
+    side = question.release.sides[zoom]
+    return _places(question.name, domain.coarser(side) if isinstance(domain, SquareGrid) else domain)
+
+
+def _placed(cross: Cross) -> int | None:
+    """Return which part of a cross has places, the first of several."""
+    return next((at for at, one in enumerate(cross.parts) if isinstance(one.domain, SquareGrid | H3Cells)), None)
+
+
+def _places(name: str, domain: ValueDomain) -> Places:
+    match domain:
         case SquareGrid(x0=x0, y0=y0, size=size, columns=columns, rows=rows, frame=frame):
             placed = to_degrees(frame) if frame is not None and can_place(frame.epsg) else None
             return GridPlaces(x0=x0, y0=y0, size=size, columns=columns, rows=rows, to_degrees=placed)
-        case H3Cells() as domain:
+        case H3Cells():
             return HexagonPlaces(cells=domain.cells)
         case _:
-            raise UsageError(f"{question.name!r} asks for no places; areas and maps are for grids and H3 cells")
+            raise UsageError(f"{name!r} asks for no places; areas and maps are for grids and H3 cells")
 
 
 def place_note(question: Question | Window) -> str:
     """Return why a map of a question or a window lies in its grid's own unit; nothing where it lies on Earth."""
     domain = question.domain
+    if isinstance(domain, Cross) and (placed := _placed(domain)) is not None:
+        domain = domain.parts[placed].domain
     if not isinstance(domain, SquareGrid):
         return ""
     unit = "coordinates are x and y in the grid's own unit"

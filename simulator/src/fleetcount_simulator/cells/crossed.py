@@ -65,5 +65,5 @@ def reading_of(texts: tuple[str, ...], domain: SingleDomain) -> Signal:
     strange = next((text for text in texts if not _NUMBER.fullmatch(text)), None)
     if strange is not None:
         raise ValueError(strange)
-    numbers = tuple(map(Decimal, texts))
+    numbers = [Decimal(text) for text in texts]
     return (numbers[0], numbers[1]) if len(numbers) > 1 else numbers[0]

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, cast
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, answer_names, kind_named, require_levels
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.losses import PlannedNoise, geometric_for
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import PlannedNoise, geometric_for
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount_transport.toml_table import Table
@@ -43,16 +43,16 @@ def mechanism_kinds() -> tuple[str, ...]:
 def mechanism_keys(kind: str) -> tuple[str, ...]:
     """Return the keys of a kind, besides `name` and `kind`.
 
-    `zooms` is the number of zooms of a square grid. `noise` is "geometric" or "gaussian", for noise that follows from
-    the promise of a question. `epsilon` is the loss of a release, from which the noise follows, for kinds that noise
-    alone protects; `epsilon_local` is the loss of one answer that a device randomizes. Gaussian noise is given by its
-    variance or by its standard deviation.
+    `zooms` is the number of zooms of a square grid; `margins` opens those of a cross, whose noise is given. `noise` is
+    "geometric" or "gaussian", for noise that follows from the promise of a question. `epsilon` is the loss of a
+    release, from which the noise follows, for kinds that noise alone protects; `epsilon_local` is the loss of one
+    answer that a device randomizes. Gaussian noise is given by its variance or by its standard deviation.
     """
     if kind == ONE_SIDED:
         return "epsilon", "noise_epsilon", "direction", "zooms"
     family = kind_named(kind)
     if family.form in _NOISE_PROTECTS:
-        return *family.parameters, "epsilon", "noise_epsilon", *_GAUSSIAN, "noise", "zooms"
+        return *family.parameters, "epsilon", "noise_epsilon", *_GAUSSIAN, "noise", "zooms", "margins"
     local = () if family.from_epsilon is None else ("epsilon_local",)
     return *local, *family.parameters, "noise_epsilon", *_GAUSSIAN
 
@@ -77,6 +77,7 @@ class AskedMechanism:
     direction: Literal["up", "down"] | None
     parameters: tuple[tuple[str, Fraction], ...]
     zooms: int
+    margins: bool
     table: Table = field(repr=False)
 
     def for_values(self, values: int) -> Mechanism:
@@ -98,6 +99,7 @@ class AskedMechanism:
             direction=self.direction,
             parameters=self.parameters,
             zooms=self.zooms,
+            margins=self.margins,
         )
         answer = cast("AnswerLaw", self.table.naming(lambda: made.answer(values), "kind", MechanismError))
         target = self.epsilon
@@ -155,6 +157,7 @@ def read_mechanism(table: Table, question: StandingQuestion | None = None) -> As
         direction=cast('Literal["up", "down"] | None', up_or_down),
         parameters=own,
         zooms=_zooms(table, promised),
+        margins=_margins(table, promised),
         table=table,
     )
 
@@ -185,6 +188,13 @@ def _zooms(table: Table, promised: StandingQuestion | None) -> int:
     if zooms > 1 and promised is not None:
         raise table.wrong("zooms", "and schedule.epsilon are both given; give the noise of a number in its place")
     return zooms
+
+
+def _margins(table: Table, promised: StandingQuestion | None) -> bool:
+    asked = table.boolean("margins", default=False)
+    if asked and (promised is not None or table.has("epsilon")):
+        raise table.wrong("margins", "and an epsilon are both given; give the noise of a number in its place")
+    return asked
 
 
 def _variance(table: Table) -> Fraction | None:

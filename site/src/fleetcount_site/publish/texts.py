@@ -79,7 +79,7 @@ def question_page(entry: Entry) -> str:
 </div>
 <p><strong id="when">loading ...</strong> · <a id="release" href="release.html">its signed release</a></p>
 <p class="hidden" id="said" role="status"></p>
-{_TOGETHER if entry.total else ""}<div class="columns">
+{_numbers_text(entry)}{_TOGETHER if entry.total else ""}<div class="columns">
 {_map(entry)}
 <section aria-labelledby="cell-name">
 <h2 id="cell-name">Cell</h2>
@@ -118,6 +118,11 @@ def _plain(entry: Entry) -> str:
     first, *more = entry.plain
     rest = "".join(f"\n<p>{escaped(sentence)}</p>" for sentence in more)
     return f'<p class="lead">{escaped(first)}</p>{rest}\n<p class="soft">{_WHOLE_REPORTS}</p>'
+
+
+def _numbers_text(entry: Entry) -> str:
+    over = "" if entry.single else ", all windows together"
+    return f'<p id="read">{escaped(entry.numbers + over)}</p>\n' if entry.numbers else ""
 
 
 def _numbers(state: str) -> str:
@@ -188,6 +193,8 @@ def release_page(entry: Entry) -> str:
 <a id="after" href="release.html" hidden>the release after</a></p>
 <dl class="facts" id="facts"></dl>
 {figure}
+<div class="scroll" tabindex="0" role="region" aria-label="Both signals" id="both" hidden>
+<table id="crosstab"></table></div>
 <div class="scroll" tabindex="0" role="region" aria-label="Counts"><table id="table"></table></div>
 <details><summary>{_EVERY_ADVERSARY}</summary>
 <div class="scroll" tabindex="0" role="region" aria-label="Privacy statement"><table id="statement"></table></div>

@@ -122,6 +122,32 @@
     fleetcount.fillTable(at("table"), "Counts", named, rows);
   }
 
+  /* Two signals in rows and columns, with their margins and the total where these were opened. */
+  function showBoth(record, level) {
+    const { domain, release } = record.window,
+      two = domain.kind === "cross" && domain.parts.length === 2;
+    at("both").hidden = !two;
+    if (!two) return;
+    const [rows, columns] = domain.shape,
+      opened = (kind) => release.coarser.some((one) => one.kind === kind);
+    const text = (place) => {
+      const cell = record.cells[place];
+      return interval(cell.low, cell.high, cell.estimate.number);
+    };
+    const margin = (place) => (opened("margin") ? [text(place)] : []);
+    const names = (part, count) => Array.from({ length: count }, (_, place) => domain.parts[part].label(place + 1));
+    const body = names(0, rows).map((name, row) => [
+      name,
+      ...names(1, columns).map((_, column) => text(row * columns + column)),
+      ...margin(domain.values + row),
+    ]);
+    const foot = ["all", ...names(1, columns).map((_, column) => text(domain.values + rows + column))];
+    if (opened("margin")) body.push([...foot, opened("total") ? text(record.cells.length - 1) : ""]);
+    const heads = [domain.signals.join(" x "), ...names(1, columns), ...(opened("margin") ? ["all"] : [])];
+    const named = heads.map((name, place) => ({ name, number: place > 0 }));
+    fleetcount.fillTable(at("crosstab"), level + " intervals, each alone", named, body);
+  }
+
   function showMap(record) {
     if (!question.rings) return;
     const cells = fleetcount.cellsOf(question),
@@ -164,6 +190,7 @@
     fleetcount.showVerdict(at("verdict"), verdict);
     showStatement(record);
     const level = showFacts(record, index);
+    showBoth(record, level);
     showCells(record, level);
     showMap(record);
     at("file").href = "records/" + fleetcount.padded(index) + ".json.gz";
