@@ -11,7 +11,6 @@ names is first used.
 from typing import TYPE_CHECKING
 
 __all__ = [
-    "ANY_OF_SEVERAL",
     "Answer",
     "Average",
     "Chosen",
@@ -125,7 +124,7 @@ if TYPE_CHECKING:
     from fleetcount_analysis.answers.rotation import fleet_ends, fleet_estimates
     from fleetcount_analysis.answers.sides import both_sides, compare_one_sided, sides_of_intervals
     from fleetcount_analysis.answers.smoothing import smoothed
-    from fleetcount_analysis.answers.table import ANY_OF_SEVERAL, QuestionTable, Region, WindowCounts, question_table
+    from fleetcount_analysis.answers.table import QuestionTable, Region, WindowCounts, question_table
 else:
     from fleetcount_mechanisms.lazy_exports import lazy_exports
 
@@ -146,7 +145,7 @@ else:
             "rotation": "fleet_ends fleet_estimates",
             "sides": "Side both_sides compare_one_sided sides_of_intervals",
             "smoothing": "smoothed",
-            "table": "ANY_OF_SEVERAL Region QuestionTable WindowCounts question_table",
+            "table": "Region QuestionTable WindowCounts question_table",
             "disclosure": "OpenedWindow most_told smallest_refused",
         },
     )

@@ -13,7 +13,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fleetcount_analysis.answers import ANY_OF_SEVERAL, Answer, Average, Region, difference, total, window_totals
+from fleetcount_analysis.answers import Answer, Average, Region, difference, total, window_totals
+from fleetcount_analysis.answers.table import ANY_OF_SEVERAL
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
 from fleetcount_mechanisms.statement import AdversaryView
