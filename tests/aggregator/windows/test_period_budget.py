@@ -21,8 +21,8 @@ from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_protocol.errors import QuestionError
-from fleetcount_protocol.question.derive import window_at
 from fleetcount_protocol.question.fields import Coin, Schedule
+from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 from fleetcount_protocol.window.signal import normal_signal
