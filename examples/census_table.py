@@ -11,9 +11,8 @@ import numpy as np
 from fleetcount.read.crosstabs import CrossCounts, names_of
 from fleetcount_analysis.answers import WindowCounts, question_table
 from fleetcount_mechanisms import GaussianNoise, SeededRandom, Truth
-from fleetcount_mechanisms.design import Spread
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.losses import noise_for
+from fleetcount_mechanisms.planned_noise import Spread, noise_for
 from fleetcount_protocol.window.domain import Cross
 from fleetcount_simulator.populations import build
 

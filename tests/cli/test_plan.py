@@ -29,6 +29,49 @@ def test_a_plan_shows_error_smallest_count_and_every_adversary(fleetcount: Calla
     assert numbers == [["1,000", "54.9", "896", "1,114", "218", "21.8"]]
 
 
+NUMBER = ("plan", "--devices", "1000", "--mechanism", "direct", "--epsilon", "1")
+
+
+def test_a_plan_of_a_number_says_how_far_its_mean_errs(fleetcount: Callable) -> None:
+    ran = fleetcount(*NUMBER, "--values", "33", "--noise", "gaussian", "--show", "mean")
+
+    assert ran.code == 0
+    assert "epsilon 1.00000 (delta 0.000000001) of a release" in ran.out
+    (line,) = [line for line in ran.out.splitlines() if line.startswith("The mean of numbers from 0 to 1")]
+    assert line.endswith("a sum of its own: error 0.041 of 200, 0.0083 of 1,000, 9.2e-05 of 100,000")
+    planned = json.loads(fleetcount(*NUMBER, "--values", "33", "--show", "mean", "--json").out)
+    assert planned["mean_standard_errors"]["1000"] == pytest.approx(0.0021, abs=0.00005)
+    zoomed = fleetcount(*NUMBER, "--values", "64", "--show", "quantiles").out
+    assert "6 zooms of 64 values in order in one report" in zoomed
+    assert "The mean of numbers" not in zoomed
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--values", "33", "--show", "median"), "'mean'"),
+        (("--values", "1", "--show", "mean"), "show is 'mean' of 1 value, allowed: 2 points or more"),
+        (
+            ("--values", "33", "--show", "mean", "--no-total"),
+            "levels of its own; allowed without zooms, shares and no total",
+        ),
+        (("--values", "64", "--show", "quantiles", "--zooms", "1,8", "--in-order"), "allowed without zooms"),
+        (("--values", "64", "--show", "mean", "--windows", "2"), "--show is about one record, allowed: without"),
+    ],
+)
+def test_what_does_not_go_with_a_number_is_refused(fleetcount: Callable, options: tuple[str, ...], said: str) -> None:
+    ran = fleetcount(*NUMBER, *options)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert said in ran.error_line
+
+
+def test_a_mean_is_planned_of_direct_answers_alone(fleetcount: Callable) -> None:
+    ran = fleetcount(*GOOD, "--show", "mean")
+
+    assert ran.error_line == ("fleetcount plan: show is 'mean' of sampling answers, allowed: of direct ones")
+
+
 def test_a_plan_shows_what_a_ledger_is_charged_which_for_bits_is_more_than_is_published(fleetcount: Callable) -> None:
     ran = fleetcount(
         "plan", "--devices", "2000", "--values", "3", "--mechanism", "mangat-vector", "--epsilon", "1",

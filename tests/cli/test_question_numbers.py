@@ -3,10 +3,14 @@
 import re
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 from fleetcount.question.files import read_question
+from fleetcount_mechanisms.levels import Levels
+from fleetcount_mechanisms.moves import move_rho
+from fleetcount_mechanisms.planning import mean_sd
 from fleetcount_protocol.window.domain import Numbers, Outside
 
 from tests.cli.test_question_files import CREATE, SAMPLED, SPEC
@@ -46,10 +50,57 @@ def test_a_number_is_asked_at_points_and_create_says_what_becomes_of_a_reading(
         "a reading between two of the 4 points from -0.5 km/h to 130 km/h is rounded by its device to one of them at"
         " random, right on average; one beyond an end is none of the values (domain.outside)"
     ) in ran.out
-    # (V-1)^3 S / 4 devices for 4 points and the variance S of a cell, to one digit.
-    (said,) = re.findall(r"4 points are best for a mean over about ([0-9,]+) devices \(domain.points\)", ran.out)
-    variance = 2 * float(asked.design.noise.draw_variance)
-    assert float(said.replace(",", "")) == float(f"{27 * variance / 4:.1g}")
+    assert asked.design.levels == Levels(4, (4, 1), weighted=True, total=True)
+    price, rows = asked.design.moves[0], dict.fromkeys(asked.design.laws)
+    parts = [move_rho(tuple(one for one in price if one[0] == law)) / move_rho(price) for law in rows]
+    assert parts[:2] == [Fraction(1, 32), Fraction(31, 32)]
+    (far, near, exact) = re.findall(
+        r"by at most ([0-9.]+) km/h of 200 devices, ([0-9.]+) km/h of 1,000 devices,"
+        r" ([0-9.]+) km/h of 100,000 devices",
+        ran.out,
+    )[0]
+    for said, devices in ((far, 200), (near, 1000), (exact, 100_000)):
+        assert float(said) == pytest.approx(1.96 * 130.5 * mean_sd(asked.design, devices), rel=6e-3)
+
+
+def test_points_and_zooms_of_halves_are_asked_where_quantiles_are_wanted(fleetcount: Callable, deployed: Path) -> None:
+    asked = SPEEDS.replace("points = 4\n", "").replace("[release]\n", '[release]\nshow = "quantiles"\n')
+    (deployed / "spec.toml").write_text(asked)
+    ran = fleetcount(*CREATE)
+    assert ran.code == 0, ran.err
+
+    design = read_question(deployed / "q.question").question.design
+    assert design.levels == Levels(64, (64, 1), (1, 2, 4, 8, 16, 32), total=True)
+    falling = [float(one.draw_variance / two.draw_variance) for one, two in pairwise(design.laws[:-1])]
+    assert falling == pytest.approx([0.7] * 5, rel=0.01)
+    assert "are best for a mean over" not in ran.out
+
+
+@pytest.mark.parametrize(
+    ("points", "zooms", "sides"),
+    [(5, "", (1,)), (12, "", (1, 2, 4)), (16, "zooms = [1, 8]\n", (1, 8)), (16, "", (1, 2, 4, 8))],
+)
+def test_zooms_are_as_many_as_points_allow_or_as_are_given(
+    fleetcount: Callable, deployed: Path, points: int, zooms: str, sides: tuple[int, ...]
+) -> None:
+    asked = SPEEDS.replace("points = 4\n", f"points = {points}\n")
+    # Zooms alone say that quantiles are wanted.
+    (deployed / "spec.toml").write_text(asked.replace("[release]\n", "[release]\n" + (zooms or 'show = "quantiles"\n')))
+    ran = fleetcount(*CREATE)
+    assert ran.code == 0, ran.err
+
+    assert read_question(deployed / "q.question").question.release.sides == sides
+
+
+def test_a_yes_no_scale_and_geometric_noise_have_a_mean_too(fleetcount: Callable, deployed: Path) -> None:
+    asked = SPEEDS.replace("points = 4\n", "points = 2\n").replace("windows = 2", "windows = 1")
+    (deployed / "spec.toml").write_text(asked.replace('delta = "1e-9"\n', 'shares = ["1/4", "3/4"]\n'))
+    ran = fleetcount(*CREATE)
+    assert ran.code == 0, ran.err
+
+    design = read_question(deployed / "q.question").question.design
+    assert [law.epsilon for law in design.laws] == [Fraction(5, 4), Fraction(15, 4), Fraction(5)]
+    assert "by a factor of e^10 at most" in ran.out
 
 
 def test_points_and_outside_have_defaults(fleetcount: Callable, deployed: Path) -> None:
@@ -59,7 +110,7 @@ def test_points_and_outside_have_defaults(fleetcount: Callable, deployed: Path) 
     assert ran.code == 0, ran.err
 
     domain = read_question(deployed / "q.question").question.domain
-    assert domain == Numbers(low=Fraction("-0.5"), high=Fraction(130), values=5, unit="", outside=Outside.CLAMP)
+    assert domain == Numbers(low=Fraction("-0.5"), high=Fraction(130), values=33, unit="", outside=Outside.CLAMP)
     assert "one beyond an end is that end" in ran.out
 
 
@@ -90,6 +141,28 @@ WRONG = [
     ('"none"', '"drop"', r"domain\.outside is 'drop'; allowed is 'clamp' or 'none'"),
     ('"none"', '"nome"', r"domain\.outside is 'nome'; allowed is 'clamp' or 'none'; did you mean 'none'\?"),
     ("points = 4", 'edges = ["0", "1"]', r"domain\.edges"),
+    ("[release]", '[release]\nshow = "median"', r"release\.show is 'median'; allowed is 'mean' or 'quantiles'"),
+    (
+        "[release]",
+        '[release]\nshow = "mean"\nzooms = 2',
+        r"release\.show is 'mean' beside zooms, allowed: show = 'quantiles', or no zooms",
+    ),
+    (
+        "[release]",
+        '[release]\nshow = "mean"\ntotal = false',
+        r"release\.show is 'mean' without the total, by which the sum is divided, allowed: total = true",
+    ),
+    (
+        "[release]",
+        '[release]\nshares = ["1/2", "1/4", "1/4"]',
+        r"release\.shares has 3 shares, allowed: one for the cells and the weighted sum",
+    ),
+    (
+        "[release]",
+        '[release]\nshow = "quantiles"\nshares = ["1/2", "1/4", "1/4"]',
+        r"release\.shares has 3 shares, allowed: one for each of the 2 zooms",
+    ),
+    ("[release]", "[release]\nzooms = [1, 4]", r"release\.zooms is \[1, 4\]: 4 values together are asked of 4 values"),
     ('kind = "number"', 'kind = "numbers"', r"domain\.kind is 'numbers'; .*did you mean 'number'\?"),
 ]
 
@@ -105,3 +178,34 @@ def test_a_wrong_number_is_refused_in_one_line_by_file_key_and_value(fleetcount:
             assert (ran.code, ran.out) == (2, "")
             assert re.match(rf"fleetcount question: spec\.toml line [0-9]+: {said}", ran.error_line), ran.error_line
             assert sorted(path.name for path in deployed.iterdir()) == ["dep", "spec.toml"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (SAMPLED.replace(GRID, NUMBER), "of answers that are not direct, allowed: [question] mode = 'direct'; what"),
+        (SPEC, "of answers that are no numbers, allowed: [domain] kind = 'number'"),
+    ],
+    ids=["coin", "grid"],
+)
+@pytest.mark.parametrize("show", ["mean", "quantiles"])
+def test_what_has_no_mean_of_its_own_is_refused_with_the_reason(
+    fleetcount: Callable, deployed: Path, spec: str, said: str, show: str
+) -> None:
+    asked = spec.replace("windows = 720", "windows = 2").replace("[release]", f'[release]\nshow = "{show}"')
+    (deployed / "spec.toml").write_text(asked)
+
+    ran = fleetcount(*CREATE)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert f"release.show is '{show}' {said}" in ran.error_line
+
+
+def test_a_promise_that_the_weighted_sum_cannot_keep_names_the_points(fleetcount: Callable, deployed: Path) -> None:
+    asked = SPEEDS.replace("points = 4", "points = 4095").replace('epsilon = "10"', 'epsilon = "1"')
+    (deployed / "spec.toml").write_text(asked)
+
+    ran = fleetcount(*CREATE)
+
+    assert (ran.code, ran.out) == (2, "")
+    assert "fewer domain.points need less noise" in ran.error_line

@@ -1,6 +1,7 @@
 """`fleetcount publish` and `serve`: what they refuse, before anything is written, and that a site appears whole."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -8,10 +9,14 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
+from fleetcount_protocol.window.fields import Mode
 
-from tests.support.protocol_samples import aggregator
+from tests.support.protocol_samples import aggregator, every_window
 from tests.support.published import trusted_toml, write_town
+from tests.support.question_samples import one_round_question
+from tests.support.released import write_question, write_release
 
 
 @pytest.fixture(scope="module")
@@ -81,6 +86,23 @@ def test_the_release_of_one_window_is_published_alone_a_later_window_is_not(flee
 
     assert (one.code, later.code) == (0, 2), one.err
     assert "is one of many windows; publish the directory of their records" in later.error_line
+
+
+def test_pages_of_a_number_say_its_mean_over_all_windows(fleetcount: Callable, tmp_path: Path) -> None:
+    window = every_window()["direct_mean"]
+    asked = one_round_question(Mode.DIRECT, domain=window.domain, release=window.release)
+    counts = np.array([100, 200, 300, 400, 500, 400, 300, 200, 100])
+    (tmp_path / "in").mkdir()
+    write_question(tmp_path / "in" / "speeds", asked, (0, 1, 2), lambda _: counts)
+    write_release(tmp_path / "in" / "once.json", window, counts)
+
+    assert fleetcount("publish", tmp_path / "in", "--output", tmp_path / "site").code == 0
+
+    said = {name: (tmp_path / "site" / name / "index.html").read_text() for name in ("speeds", "once")}
+    for name, page in said.items():
+        (low, high) = re.findall(r"mean ([0-9.]+) to ([0-9.]+) km/h, sum [0-9,e+.]+ to", page)[0]
+        assert float(low) <= 15.25 <= float(high)
+        assert ("each alone, all windows together</p>" in page) is (name == "speeds")
 
 
 def test_a_record_of_a_site_is_verified_as_it_lies_there(fleetcount: Callable, got: Path) -> None:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
-from fleetcount_mechanisms.design import Spread
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.levels import Levels, worst_moves
+from fleetcount_mechanisms.levels import Levels, Move, worst_moves
 from fleetcount_mechanisms.linear import gaussian_price, geometric_price, group_price, least_squares_variance
 from fleetcount_mechanisms.moves import move_divergence, move_pure, move_rho, moves_loss, moves_pure, moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread
+from fleetcount_mechanisms.planning import mean_sd, spread_for_mean
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampled_gaussian import total_divergences
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -59,7 +60,7 @@ def test_the_closed_form_of_levels_is_the_price_of_their_rows(
 
 
 MARGINS = (Levels(12, margins=(4, 3)), Levels(24, margins=(2, 3, 4)), Levels(4, margins=(2, 2)))
-WEIGHTED = tuple(Levels(values, weighted=True) for values in (2, 3, 8)) + (Levels(8, (8, 1), (1, 2), weighted=True),)
+WEIGHTED = (*(Levels(values, weighted=True) for values in (2, 3, 8)), Levels(8, (8, 1), (1, 2), weighted=True))
 
 
 @pytest.mark.parametrize("total", ["", "1/3", "5", "40"])
@@ -105,11 +106,13 @@ def test_shares_are_parts_of_what_a_value_that_becomes_another_loses(
     design = Spread.of_shares(levels, shares, law).design(
         Truth(levels.values), law(S if law is GaussianNoise else Fraction(1, 2))
     )
-    price = move_rho if law is GaussianNoise else move_pure
     (replaced,) = design.moves
-    whole, parts = price(replaced), [price(tuple(one for one in replaced if one[0] == noise)) for noise in design.laws]
 
-    assert [part / whole for part in parts] == shares
+    def lost(move: Move) -> Fraction:
+        return (move_rho if law is GaussianNoise else move_pure)(move) or Fraction(0)
+
+    parts = [lost(tuple(one for one in replaced if one[0] == noise)) for noise in design.laws]
+    assert [part / lost(replaced) for part in parts] == shares
     assert Spread.of_shares(levels, shares, law).cells_share(law) == shares[0]
 
 
@@ -164,8 +167,27 @@ def test_levels_that_do_not_fit_are_refused(fields: dict[str, Any], said: str) -
 def test_margins_and_weighted_sums_are_of_direct_answers_alone(
     answer: AnswerLaw, noise: NoiseLaw, levels: Levels
 ) -> None:
-    with pytest.raises(MechanismError, match="(are|is) asked of .* allowed: of direct ones|allowed: 1; for answers"):
+    with pytest.raises(MechanismError, match=r"(are|is) asked of .* allowed: of direct ones|allowed: 1; for answers"):
         Spread(levels=levels).design(answer, noise)
+
+
+@pytest.mark.parametrize(("share", "sd"), [(Fraction(1, 32), 0.025795), (Fraction(1, 16), 0.026145)])
+def test_the_planned_error_of_a_mean_is_that_of_least_squares(share: Fraction, sd: float) -> None:
+    spread = spread_for_mean(33, GaussianNoise, (share, 1 - share)).with_total_for(Truth(33), GaussianNoise)
+    design = spread.design(Truth(33), GaussianNoise(Fraction(648) / share))
+    each = [
+        Fraction(2 * law.draw_variance)
+        for law, size in zip(design.laws, design.levels.sizes, strict=True)
+        for _ in range(size)
+    ]
+    exact = least_squares_variance(design.levels.rows(), each, [design.levels.weight(v + 1) for v in range(33)])
+
+    # Thirty-six vehicles on a cell that has the whole budget (docs/operating-questions.md).
+    assert mean_sd(design, 1000) == pytest.approx(sd, rel=1e-4)
+    assert mean_sd(design, 1000) == pytest.approx(math.sqrt(float(exact) / 64**2 + 1000 / (6 * 32**2)) / 1000)
+    assert mean_sd(design, 100_000) < 0.0003
+    with pytest.raises(MechanismError, match="a mean is planned of sampling answers, allowed: of direct ones"):
+        mean_sd(Spread(levels=Levels(33)).design(SamplingDie.uniform(Fraction(1, 4), 33), GaussianNoise(S)), 10)
 
 
 @pytest.mark.parametrize("values", [2, 3, 4, 24])

@@ -14,11 +14,12 @@ from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import SCALE, ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels, largest_side, neighbouring_sides
-from fleetcount_mechanisms.losses import PlannedNoise, noise_for, stated_loss
+from fleetcount_mechanisms.losses import stated_loss
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
 from fleetcount_mechanisms.planning import plan_question
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie

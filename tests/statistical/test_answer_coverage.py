@@ -20,9 +20,10 @@ from fleetcount_analysis.answers.ends import Sums, difference_ends, sum_ends
 from fleetcount_analysis.answers.table import QuestionTable, WindowCounts, question_table
 from fleetcount_analysis.gaussian_sums import GaussianSum
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector, OptimizedUnaryEncoding
 from fleetcount_mechanisms.sampling import SamplingDie

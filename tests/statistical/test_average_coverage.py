@@ -14,9 +14,11 @@ import pytest
 from fleetcount_analysis.answers.averages import Counts, mean, mean_of_bins, quantile, share, value_test
 from fleetcount_analysis.gaussian_sums import GaussianSum
 from fleetcount_mechanisms.answers import Truth
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread, scaled
+from fleetcount_mechanisms.planning import spread_for_mean
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from numpy.typing import NDArray
@@ -69,6 +71,15 @@ def plain(values: int, noise: NoiseLaw = SD36, rate: Fraction | None = None, *, 
     return Spread(levels=Levels(values, total=total)).design(answer, noise)
 
 
+def summed(values: int, noise: NoiseLaw = SD36) -> Design:
+    """Return what a question for a mean opens, where the cells alone would have this noise."""
+    law = type(noise)
+    spread = spread_for_mean(values, law).with_total_for(Truth(values), law)
+    share = spread.cells_share(law)
+    cells = GaussianNoise(noise.variance / share) if isinstance(noise, GaussianNoise) else scaled(noise, 1 / share)
+    return spread.design(Truth(values), cells)
+
+
 # Means.
 
 SHAPES: dict[str, Callable[[np.random.Generator, int], Floats]] = {
@@ -114,6 +125,13 @@ MEANS += [
     Setting(plain(5, TwoSidedNoise(Fraction(1, 10))), 1_000, "even"),
     Setting(plain(5, TwoSidedNoise(Fraction(2)), total=True), 5, "even"),
     Setting(halves(32, 4), 2_000, "low"),
+]
+MEANS += [
+    Setting(summed(values, noise), devices, shape)
+    for values, noise in ((33, SD36), (5, SD36), (33, TwoSidedNoise(Fraction(1, 10))))
+    for devices in (200, 1_000, 100_000)
+    for shape in ("even", "ends", "low")
+    if noise is SD36 or shape != "ends"
 ]
 SAMPLED = [
     Setting(plain(5, GaussianNoise(Fraction(40)), QUARTER), 1_000, "even"),

@@ -100,9 +100,9 @@ def _mean_noise(noise: NoiseLaw, aggregators: int) -> Fraction:
 
 def _runs(design: Design) -> list[tuple[NoiseLaw, int, bool]]:
     """Return (law, how many numbers in a row have it, whether it is the weighted sum), as they are opened."""
-    if not design.levels.weighted:
+    place = design.levels.weighted_place
+    if place is None:
         return [(law, count, False) for law, count in design.opened_noise]
-    place = design.levels.count - 1 - design.levels.total
     sizes = zip(design.laws, design.levels.sizes, strict=True)
     return [(law, size, level == place) for level, (law, size) in enumerate(sizes)]
 

@@ -42,13 +42,14 @@ if TYPE_CHECKING:
     from fleetcount_mechanisms.answers import Truth
     from fleetcount_mechanisms.asymmetric import AsymmetricGeometric
     from fleetcount_mechanisms.composition import optimal_epsilon
-    from fleetcount_mechanisms.design import Design, Spread
+    from fleetcount_mechanisms.design import Design
     from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
     from fleetcount_mechanisms.gaussian import DiscreteGaussian
     from fleetcount_mechanisms.geometric import TwoSidedGeometric
     from fleetcount_mechanisms.levels import Levels
     from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
     from fleetcount_mechanisms.one_sided_geometric import OneSidedGeometric
+    from fleetcount_mechanisms.planned_noise import Spread
     from fleetcount_mechanisms.planning import Plan, plan_question
     from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
     from fleetcount_mechanisms.responses import (
@@ -70,13 +71,14 @@ else:
             "answers": "Truth",
             "asymmetric": "AsymmetricGeometric",
             "composition": "optimal_epsilon",
-            "design": "Design Spread",
+            "design": "Design",
             "errors": "InfeasibleTargetError MechanismError",
             "gaussian": "DiscreteGaussian",
             "geometric": "TwoSidedGeometric",
             "levels": "Levels",
             "noise": "GaussianNoise NoNoise OneSidedNoise TwoSidedNoise",
             "one_sided_geometric": "OneSidedGeometric",
+            "planned_noise": "Spread",
             "planning": "Plan plan_question",
             "randomness": "RandomSource SeededRandom SystemRandom",
             "responses": "KaryResponse Mangat MangatVector OptimizedUnaryEncoding TwoCoin Warner",

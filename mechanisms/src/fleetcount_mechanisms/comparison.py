@@ -15,10 +15,11 @@ from fleetcount_mechanisms.accounting.question_losses import units_loss
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth, kind_of
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import InfeasibleTargetError
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_mechanisms.planning import Plan, default_sampling_rate
 from fleetcount_mechanisms.randomness import rounded_up
 from fleetcount_mechanisms.responses import KaryResponse, OptimizedUnaryEncoding, Warner

@@ -6,7 +6,7 @@ hold a time, a key or a signal: these belong to the window.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -23,7 +23,7 @@ from fleetcount_mechanisms.answers import (
     require_levels,
 )
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
-from fleetcount_mechanisms.levels import Levels, Move, drawn_at_once, scaled, worst_moves
+from fleetcount_mechanisms.levels import Levels, Move, drawn_at_once, worst_moves
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise
 from fleetcount_mechanisms.responses import RandomizedResponse
 
@@ -31,8 +31,6 @@ FEWEST_AGGREGATORS: Final = 2
 MOST_AGGREGATORS: Final = 5
 """How many aggregators a question has, everywhere: windows, plans and scenarios."""
 
-_OFTEN: Final = Fraction(1, 5)
-"""The rate from which on a total of sampled answers has 4 times the variance of a cell, and not 8 times."""
 _CELLS: Final = Levels(1)
 """The cells alone, of whichever V a design has."""
 
@@ -87,8 +85,9 @@ class Design:
         MechanismError: an answer for another V, another number of aggregators than 2..5, or noise that does not go with
             the answer: the truth needs noise, one-sided noise goes with the truth alone. Levels of another V, of
             answers that devices randomize, without noise or with noise of several families. A total of one-sided
-            counts; margins or a weighted sum of anything but direct counts with two-sided noise. Sampled answers with levels of unequal noise, but for a total beside the cells alone, under Gaussian
-            noise of a whole multiple of their variance.
+            counts; margins or a weighted sum of anything but direct counts with two-sided noise. Sampled answers with
+            levels of unequal noise, but for a total beside the cells alone, under Gaussian noise of a whole multiple of
+            their variance.
     """
 
     answer: AnswerLaw
@@ -274,111 +273,3 @@ class Design:
         """
         hit, miss = self.channel
         return hit - miss
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
-    """How the noise of every level follows from that of the cells, as a question asks for it before it is solved for.
-
-    `ratios` has for each coarser level its noise against that of the cells: variances are multiplied by it, epsilons
-    divided; without them every level has the noise of the cells.
-
-    Raises:
-        MechanismError: not one ratio above 0 for each coarser level.
-    """
-
-    levels: Levels
-    ratios: tuple[Fraction, ...] = ()
-
-    def __post_init__(self) -> None:
-        """Check the number of ratios."""
-        wanted = self.levels.count - 1
-        if not self.ratios:
-            object.__setattr__(self, "ratios", (Fraction(1),) * wanted)
-        if len(self.ratios) != wanted or any(one <= 0 for one in self.ratios):
-            raise MechanismError(f"there are {len(self.ratios)} ratios of noise, allowed: {wanted}, all above 0")
-
-    @classmethod
-    def of_shares(
-        cls, levels: Levels, shares: Sequence[Fraction] = (), law: type[NoiseLaw] = GaussianNoise
-    ) -> "Spread":
-        """Return the noise of levels that have these shares of the budget, the cells first; without shares equal ones.
-
-        The budget is what a value that becomes another loses. `law` is that of the noise: a number that moves by d
-        costs d**2 times as much under Gaussian noise, d times under geometric.
-
-        Raises:
-            MechanismError: not one share above 0 for each level, or levels with a total, which `with_total_for` adds.
-        """
-        if levels.total:
-            raise MechanismError("there is a total, allowed: levels without one; a total has what the others leave")
-        given = tuple(shares) or (Fraction(1, levels.count),) * levels.count
-        if len(given) != levels.count or any(one <= 0 for one in given):
-            raise MechanismError(f"there are {len(given)} shares of the budget, allowed: {levels.count}, all above 0")
-        prices = _prices(levels.replaced, law)
-        ratios = zip(given[1:], prices[1:], strict=True)
-        return cls(levels=levels, ratios=tuple(given[0] / share * price / prices[0] for share, price in ratios))
-
-    def with_total_for(self, answer: AnswerLaw, law: type[NoiseLaw], unit: int = 1) -> "Spread":
-        """Return the same and a total, where one of an answer with noise of this law costs little; else the same.
-
-        A direct value that comes moves one number of each level and the total, where one that moves changes two of each
-        level: a total that has what is left costs nothing, without a weighted sum 1/tau = sum of 1/s_l. Of that one the
-        second moves V - 1 as far as the first, so that more is left.
-        `unit` windows share a toss of the sampling coin. Under a coin a window the total beside the cells alone has 4
-        times their Gaussian variance, 8 times below a rate of 1/5: in a month at (10, 1e-9) a cell then errs by .2 %
-        more at a rate of 1/4, by .7 % at 1/10. It needs more values than that: the sum of few cells has less noise.
-        Under longer coins a total has its price.
-        """
-        form = kind_of(answer).form
-        if self.levels.total or answer.values == 1 or law is OneSidedNoise:
-            return self
-        if form is AnswerForm.TRUTH:
-            ratio = self.free_total(law)
-        elif form is AnswerForm.TWO_ROUNDS and law is GaussianNoise and unit == self.levels.count == 1:
-            hit, miss = channel_of(answer)
-            ratio = Fraction(4 if hit - miss >= _OFTEN else 8)
-            if answer.values <= ratio:
-                return self
-        else:
-            return self
-        return Spread(levels=replace(self.levels, total=True), ratios=(*self.ratios, ratio))
-
-    def free_total(self, law: type[NoiseLaw]) -> Fraction:
-        """Return the ratio from which on a total of direct answers costs nothing."""
-        return 1 / (self._cost(self.levels.replaced, law) - self._cost(self.levels.come, law))
-
-    def cells_share(self, law: type[NoiseLaw]) -> Fraction:
-        """Return the part of the budget that the cells have; a total's part is not counted."""
-        return 2 / self._cost(self.levels.replaced, law)
-
-    def _cost(self, amounts: Sequence[tuple[int, int]], law: type[NoiseLaw]) -> Fraction:
-        """Return what all levels but the total lose, in what one cell loses that moves by 1."""
-        levels = self.levels.count - self.levels.total
-        prices = zip(_prices(amounts, law), (Fraction(1), *self.ratios), strict=True)
-        return sum((price / ratio for price, ratio in list(prices)[:levels]), Fraction(0))
-
-    @property
-    def widest(self) -> Fraction:
-        """The largest variance of a level's noise in those of the cells'; at least 1."""
-        return max((Fraction(1), *self.ratios))
-
-    def coarser(self, noise: NoiseLaw) -> tuple[NoiseLaw, ...]:
-        """Return the noise of every level above the cells, whose own is `noise`."""
-        return tuple(scaled(noise, ratio) for ratio in self.ratios)
-
-    def design(self, answer: AnswerLaw, noise: NoiseLaw, aggregators: int = FEWEST_AGGREGATORS) -> Design:
-        """Return the design of these levels, `noise` being that of the cells."""
-        return Design(
-            answer=answer,
-            noise=noise,
-            values=answer.values,
-            aggregators=aggregators,
-            levels=self.levels,
-            coarser=self.coarser(noise),
-        )
-
-
-def _prices(amounts: Sequence[tuple[int, int]], law: type[NoiseLaw]) -> list[int]:
-    """Return what each level's numbers that move cost beside one of the same noise that moves by 1."""
-    return [often * (by**2 if law is GaussianNoise else by) for often, by in amounts]

@@ -7,12 +7,11 @@ It must not know a share or a place on earth.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import groupby, pairwise
 from math import prod
 
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
-from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import NoiseLaw
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +106,11 @@ class Levels:
         return len(self.sides) + len(self.margins) + self.weighted + self.total
 
     @property
+    def weighted_place(self) -> int | None:
+        """Which level the weighted sum is, from 0; None without one."""
+        return self.count - 1 - self.total if self.weighted else None
+
+    @property
     def nested(self) -> bool:
         """Whether each level is a division of the one before, so that `parents` says all."""
         return not self.margins and not self.weighted
@@ -181,7 +185,7 @@ class Levels:
 
     @property
     def come(self) -> tuple[tuple[int, int], ...]:
-        """The same for a value that comes or goes: value 1, or V, moves one number a level, the weighted sum by V - 1."""
+        """The same of a value that comes or goes: value 1 or V moves one number a level, the weighted sum by V - 1."""
         cells = len(self.sides) + len(self.margins)
         return ((1, 1),) * cells + ((1, self.values - 1),) * self.weighted + ((1, 1),) * self.total
 
@@ -248,25 +252,6 @@ def worst_moves(levels: Levels, laws: Sequence[NoiseLaw], *, alone: bool = False
 
 def _moved(laws: Sequence[NoiseLaw], amounts: Sequence[tuple[int, int]]) -> Move:
     return tuple((law, by) for law, (often, by) in zip(laws, amounts, strict=True) for _ in range(often))
-
-
-def scaled(noise: NoiseLaw, ratio: Fraction) -> NoiseLaw:
-    """Return the law with `ratio` times the variance, or an epsilon divided by it, but no weaker one than is allowed.
-
-    Raises:
-        MechanismError: a law without a parameter.
-    """
-    if ratio == 1:
-        return noise
-    if isinstance(noise, GaussianNoise):
-        from fleetcount_mechanisms.gaussian import SMALLEST_VARIANCE  # Loaded for questions with this law alone.
-
-        return GaussianNoise(max(noise.variance * ratio, SMALLEST_VARIANCE))
-    if isinstance(noise, TwoSidedNoise):
-        return TwoSidedNoise(min(noise.epsilon / ratio, Fraction(LARGEST_PLANNED_EPSILON)))
-    if isinstance(noise, OneSidedNoise):
-        return OneSidedNoise(min(noise.epsilon / ratio, Fraction(LARGEST_PLANNED_EPSILON)), noise.direction)
-    raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose levels may differ")
 
 
 def drawn_at_once(runs: Iterable[tuple[NoiseLaw, int]]) -> tuple[tuple[NoiseLaw, int], ...]:

@@ -7,7 +7,7 @@ of participants.
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from math import exp, expm1, floor, fsum, isfinite, lgamma, log, log1p, sqrt
+from math import exp, expm1, fsum, isfinite, lgamma, log, log1p, sqrt
 from typing import Final, cast
 
 from fleetcount_mechanisms.answers import (
@@ -17,21 +17,17 @@ from fleetcount_mechanisms.answers import (
     Relation,
     channel_of,
     kind_of,
-    require_levels,
 )
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import (
-    InfeasibleTargetError,
     MechanismError,
     require_at_least,
     require_fraction,
     require_positive,
 )
-from fleetcount_mechanisms.gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
 from fleetcount_mechanisms.gaussian_losses import gaussian_loss
-from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.moves import moves_pure
-from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import float_up, fraction_down, near_exp, near_log, near_sqrt, rounded_up
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -286,96 +282,7 @@ def release_sd(count: int, sampling_rate: Fraction | float, noise_epsilon: Fract
     return sqrt(sampling_sd(count, rate) ** 2 + noise_variance / rate**2)
 
 
-_RESPONSE_GRID: Final = 1000
-_VARIANCE_GRID: Final = 100
 _PLACES: Final = 5
-
-
-PlannedNoise = TwoSidedNoise | OneSidedNoise | GaussianNoise
-
-
-def noise_for(
-    answer: AnswerLaw, epsilon: Fraction, law: type[PlannedNoise] = TwoSidedNoise, spread: Spread | None = None
-) -> PlannedNoise:
-    """Return the weakest noise of the cells with which the published counts of all levels lose at most epsilon.
-
-    One-sided noise is charged as it is, once a zoom. A response is searched on multiples of 1/1000, the others solved
-    on 10**-6. Gaussian noise, whose epsilon is at `gaussian_losses.STATED_DELTA`, is searched on variances in 1/100.
-    `spread` says how the noise of the coarser levels follows.
-
-    Raises:
-        MechanismError: a target not in (0, 100], or too small for the grid; several levels of answers that devices
-            randomize, or a total with less geometric noise than is free.
-        InfeasibleTargetError: no noise on this response reaches the target.
-    """
-    parts = Spread(levels=Levels(answer.values)) if spread is None else spread
-    require_levels(answer, parts.levels.count)
-    if law is GaussianNoise:
-        return _gaussian_for(answer, require_positive("epsilon", epsilon), parts)
-    if parts.levels.total and law is OneSidedNoise:
-        raise MechanismError("a total is asked of one-sided counts, allowed: of counts with two-sided noise")
-    if parts.levels.total and parts.ratios[-1] < (free := parts.free_total(law)):
-        raise MechanismError(
-            f"a total has {parts.ratios[-1]} times the geometric noise of a cell, allowed: {free} times or more, which"
-            " costs nothing"
-        )
-    return geometric_for(answer, epsilon, law is OneSidedNoise, parts.cells_share(law))
-
-
-def geometric_for(
-    answer: AnswerLaw,
-    epsilon: Fraction,
-    one_sided: bool,
-    share: Fraction = Fraction(1),
-) -> TwoSidedNoise | OneSidedNoise:
-    """Return the weakest geometric noise of cells that have `share` of the levels' budget.
-
-    Raises:
-        MechanismError, InfeasibleTargetError: as `noise_for`.
-    """
-    target = require_positive("epsilon", epsilon)
-    if one_sided:
-        return OneSidedNoise(min(target * share, Fraction(LARGEST_PLANNED_EPSILON)))
-    if kind_of(answer).form not in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
-        return TwoSidedNoise(_response_noise(answer, target))
-    needed = noise_epsilon_for(target, channel_of(answer)[0], neighbours_of(answer.values))
-    # A value that comes moves a number of every zoom; the numbers that move lose together (F1).
-    each = Fraction(floor(needed * share * NOISE_GRID), NOISE_GRID)
-    if each <= 0:
-        raise MechanismError(f"the cells have a share of {share}, allowed: a noise epsilon of 1/{NOISE_GRID} for them")
-    return TwoSidedNoise(min(each, Fraction(LARGEST_PLANNED_EPSILON)))
-
-
-def _gaussian_for(answer: AnswerLaw, target: Fraction, parts: Spread) -> GaussianNoise:
-    """Return the least variance on the grid whose loss is within the target, by bisection: the loss falls."""
-
-    def within(steps: int) -> bool:
-        epsilon, _ = stated_loss(parts.design(answer, GaussianNoise(Fraction(steps, _VARIANCE_GRID))))
-        return rounded_up(epsilon, _PLACES) <= target
-
-    low, high = (int(one * _VARIANCE_GRID) for one in (SMALLEST_VARIANCE, LARGEST_VARIANCE / parts.widest))
-    if not within(high):
-        raise InfeasibleTargetError(f"epsilon is {target}, allowed: one that noise of variance 10**8 reaches")
-    low -= 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if within(middle) else (middle, high)
-    return GaussianNoise(Fraction(high, _VARIANCE_GRID))
-
-
-def _response_noise(answer: AnswerLaw, target: Fraction) -> Fraction:
-    """Return the largest multiple of 1/1000 whose released loss is within the target, by bisection: the loss grows."""
-    low, high = 0, LARGEST_PLANNED_EPSILON * _RESPONSE_GRID + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        within = _rounded_loss(answer, Fraction(middle, _RESPONSE_GRID)) <= target
-        low, high = (middle, high) if within else (low, middle)
-    if low == 0:
-        least = _rounded_loss(answer, Fraction(1, _RESPONSE_GRID))
-        raise InfeasibleTargetError(
-            f"epsilon is {target}, allowed: at least {least}, which the strongest noise on this response reaches"
-        )
-    return Fraction(low, _RESPONSE_GRID)
 
 
 def _rounded_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Decimal:

@@ -12,11 +12,13 @@ from fleetcount_mechanisms.noise import TwoSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import ledger_loss_of
-from fleetcount_protocol.errors import QuestionError
+from fleetcount_protocol.errors import QuestionError, VerificationFailed
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.fields import Participants
-from fleetcount_protocol.window.domain import Bins, SquareGrid
-from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
+from fleetcount_protocol.release.commitments import check_range, noise_bound
+from fleetcount_protocol.window.domain import Bins, Numbers, SquareGrid
+from fleetcount_protocol.window.fields import CoarserLevel, LevelKind, Mode, Release, ReleaseKind
+from fleetcount_protocol.window.window import opened_ranges
 
 from tests.aggregator.release.test_chain import COINS, DIFFERENCE, records, run_window, standing
 from tests.aggregator.release.test_modes import answer_whole, release, start
@@ -59,6 +61,50 @@ async def test_bins_together_count_the_reports_of_their_neighbours() -> None:
     assert [cell.raw for cell in record.cells] == [*COUNTS[:8], 2, 1, 2, 1, 3, 3]
     assert [cell.label for cell in record.cells[-2:]] == ["[0, 40) km/h", "[40, 80) km/h"]
     assert record.statement[0].epsilon == Decimal("3.00000"), "two numbers of each of three zooms"
+
+
+@pytest.mark.parametrize("parties", [2, 3])
+async def test_a_weighted_sum_is_that_of_the_reports_points_from_their_middle(parties: int) -> None:
+    numbers = Numbers(low=Fraction(0), high=Fraction(70), values=8, unit="km/h")
+    weighted = CoarserLevel(kind=LevelKind.WEIGHTED, noise=Fraction(1, 14))
+    total = CoarserLevel(kind=LevelKind.TOTAL, noise=Fraction(1))
+    network, window = await start(
+        parties, **(DIRECT | {"domain": numbers, "release": replace(ONE_ZOOM, coarser=(weighted, total))})
+    )
+    # Every sum of shares modulo the prime is taken by its weight; the sum is below 0.
+    await answer_whole(network, window, [one_hot(truth) for truth in TRUTHS])
+
+    record = await release(network, window)
+
+    assert [cell.raw for cell in record.cells] == [*COUNTS[:8], -7 - 5 + 3 + 3 - 3 + 7, 6]
+    assert record.cells[8].label == "weighted sum"
+    assert record.cells[8].low < -2 < record.cells[8].high
+    assert record.cells[8].high == -4 - record.cells[8].low
+    assert record.statement[0].epsilon == Decimal("2.00000"), "two cells by 1, the weighted sum by 14"
+
+
+async def test_a_weighted_sum_far_below_0_is_opened_and_one_that_no_reports_add_up_to_is_not() -> None:
+    network = Network(2, limits=Limits(smallest_min_batch_size=2, largest_epsilon=Decimal(400)))
+    await network.start_all()
+    weighted = CoarserLevel(kind=LevelKind.WEIGHTED, noise=Fraction(10))
+    asked = DIRECT | {
+        "domain": Numbers(low=Fraction(0), high=Fraction(70), values=8, unit="km/h"),
+        "release": replace(ONE_ZOOM, noise_epsilon=Fraction(10), coarser=(weighted,)),
+        "round_two_closes": network.window().round_one_closes,
+    }
+    window = await network.ask(**asked)
+    await answer_whole(network, window, [one_hot(1)] * 12)
+
+    record = await release(network, window)
+
+    assert record.cells[8].raw == -12 * 7
+    bound = noise_bound(TwoSidedNoise(Fraction(10)), 2)
+    assert bound < 12 * 7
+    (_, _, cells), (_, _, each) = opened_ranges(window)
+    check_range([-84 - bound], bound=bound, reports=12, each=each)
+    for number, limits in ((-85 - bound, each), (-84, cells)):
+        with pytest.raises(VerificationFailed):
+            check_range([number], bound=bound, reports=12, each=limits)
 
 
 async def test_both_rounds_of_a_sampled_report_count_at_every_zoom() -> None:

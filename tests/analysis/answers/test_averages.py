@@ -6,14 +6,16 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy
-from fleetcount_analysis.answers.averages import Counts, mean, mean_of_bins, quantile, share
+from fleetcount_analysis.answers.averages import Counts, mean, mean_of_bins, quantile, share, total_of_numbers
 from fleetcount_analysis.answers.half_widths import Coins, half_width, width_with
 from fleetcount_analysis.answers.noises import noise_total
+from fleetcount_analysis.answers.weighted_sums import values_join
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_mechanisms.answers import Truth
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 
@@ -65,6 +67,51 @@ def test_zooms_and_a_total_are_read_together() -> None:
     assert Counts.of(line, opened).cells == pytest.approx(cells)
     assert mean(line, opened, POINTS, LEVEL).estimate == pytest.approx(float(cells @ [0, 10, 25, 50] / cells.sum()))
     assert quantile(line, opened, HALF, LEVEL).value == 2
+
+
+SUMMED = {
+    "alone": Levels(9, weighted=True),
+    "total": Levels(9, weighted=True, total=True),
+    "zooms": Levels(8, (8, 1), (1, 2, 4), weighted=True, total=True),
+}
+
+
+@pytest.mark.parametrize("levels", SUMMED.values(), ids=SUMMED)
+def test_a_weighted_sum_joins_the_counts_by_least_squares(levels: Levels) -> None:
+    ratios = tuple(Fraction(one) for one in (40, 3, 7, 2)[: levels.count - 1])
+    design = Spread(levels=levels, ratios=ratios).design(Truth(levels.values), NOISE)
+    opened = np.random.default_rng(5).integers(-50, 400, design.output_count)
+    spread = np.repeat([law.draw_variance**0.5 for law in design.laws], levels.sizes)
+    rows = np.array(levels.rows()) / spread[:, None]
+    cells = np.linalg.lstsq(rows, opened / spread, rcond=None)[0]
+    wanted = np.arange(levels.values) - 1.5
+    exact = wanted @ np.linalg.inv(rows.T @ rows) @ wanted * design.aggregators
+    join = values_join(design)
+    weights = join.weights(wanted)
+
+    assert Counts.of(design, opened).cells == pytest.approx(cells)
+    assert sum(float(one @ one) * law.variance for one, law in zip(weights, join.laws, strict=True)) == pytest.approx(
+        exact
+    )
+    found = total_of_numbers(design, opened, [Fraction(v) - Fraction(3, 2) for v in range(levels.values)], LEVEL)
+    assert found.estimate == pytest.approx(float(wanted @ cells))
+    assert found.high - found.low == pytest.approx(2 * 1.96 * exact**0.5, rel=0.03)
+
+
+def test_the_sum_of_numbers_is_of_direct_answers_and_wider_by_their_rounding() -> None:
+    summed = Spread.of_shares(Levels(3, weighted=True), (HALF, HALF)).with_total_for(Truth(3), GaussianNoise)
+    design, points = summed.design(Truth(3), GaussianNoise(Fraction(1, 2))), [Fraction(0), Fraction(5), Fraction(10)]
+    opened = design.opened_sums([1000, 2000, 3000])
+    plain, rounded = (total_of_numbers(design, opened, points, LEVEL, rounded=one) for one in (False, True))
+
+    assert plain.estimate == rounded.estimate == pytest.approx(2000 * 5 + 3000 * 10)
+    # Under next to no noise the rounding is bounded by Bernstein's inequality.
+    assert 1 < (rounded.high - rounded.low) / (2 * 1.96 * (6000 * 25 / 4) ** 0.5) < 1.7
+    assert plain.high - plain.low < 50
+    with pytest.raises(RangeError, match="sampled answers"):
+        total_of_numbers(sampled(3, NOISE), [1, 2, 3], points, LEVEL)
+    with pytest.raises(ShapeError, match="2 points"):
+        total_of_numbers(design, opened, points[:2], LEVEL)
 
 
 @pytest.mark.parametrize(("q", "value"), [(Fraction(1, 20), 1), (HALF, 3), (Fraction(3, 5), 3), (Fraction(7, 10), 4)])

@@ -20,9 +20,10 @@ from fleetcount_analysis.answers.averages import Counts
 from fleetcount_analysis.answers.levels import join_of
 from fleetcount_analysis.errors import RangeError
 from fleetcount_mechanisms.answers import Truth
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread
 from scipy import stats
 
 LEVEL = Fraction(95, 100)

@@ -12,9 +12,10 @@ from fleetcount_analysis.answers.levels import table_design, table_numbers
 from fleetcount_analysis.answers.smoothing import smoothed
 from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread
 
 from tests.analysis.answers.samples import LEVEL, direct, random_table, sampling, table_of
 

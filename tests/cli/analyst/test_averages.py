@@ -67,6 +67,46 @@ def test_a_release_of_bins_has_quantiles_a_mean_and_shares(keys: fc.Keys, tmp_pa
     assert faster.low < sum(CELLS[5:]) / sum(CELLS) < faster.high
 
 
+NUMBERS = every_window()["direct_mean"]
+
+
+def test_a_release_for_a_mean_has_a_mean_and_a_sum_and_shows_no_weighted_sum(keys: fc.Keys, tmp_path: Path) -> None:
+    counts = [100, 200, 300, 400, 500, 400, 300, 200, 100]
+    numbers = NUMBERS.design.opened_sums(counts)
+    # The weighted sum says a little more than the cells do, which have each more noise.
+    numbers[-2] += 100
+    release = read(NUMBERS, numbers, keys, tmp_path)
+    middle, step = 30.5 / 2, 30.5 / 8
+
+    average, summed = release.mean(), release.total_of_numbers()
+    assert average.estimate == pytest.approx(middle + step * 100 / 2 / 2500, rel=0.01)
+    assert average.low < middle < average.high
+    assert average.high - average.low < 2
+    assert summed.estimate == pytest.approx(2500 * middle, rel=0.01)
+    assert summed.low < 2500 * middle < summed.high
+    made = true_record(NUMBERS, numbers)
+    lines = table_lines(made)
+    assert not any("weighted" in line for line in lines)
+    assert any("of those with a value: median" in line and "sum 3" in line for line in lines)
+    shown = release_json(made)
+    assert shown["sum"]["estimate"] == summed.estimate
+    assert shown["cells"][9] | {"low": 0, "high": 0} == {
+        "cell": 10,
+        "label": "weighted sum",
+        "low": 0,
+        "high": 0,
+        "readable": 100,
+        "estimate": 100.0,
+        "raw": 100,
+    }
+    assert shown["cells"][9]["low"] < 0
+    with pytest.raises(fc.UsageError, match=r"the weighted sum counts no devices; mean\(\) and total_of_numbers\(\)"):
+        release.sum("weighted sum")
+    assert release.total().estimate == pytest.approx(2500)
+    with pytest.raises(fc.UsageError, match="asks for bins; the sum of numbers is of a number asked at points"):
+        read(window_of(), opened(CELLS), keys, tmp_path).total_of_numbers()
+
+
 def test_the_last_bin_may_have_no_end(keys: fc.Keys, tmp_path: Path) -> None:
     release = read(window_of(replace(EIGHT, edges=EIGHT.edges[:-1], open_above=True)), opened(CELLS), keys, tmp_path)
 

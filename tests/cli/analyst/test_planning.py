@@ -49,11 +49,24 @@ def test_an_epsilon_is_the_number_that_it_is_printed_as(epsilon: object) -> None
         ({"zooms": 2, "values": 8}, "a square number"),
         ({"zooms": 1}, "zooms is 1, allowed: 2 to"),
         ({"sampling_rate": 0.5}, "sampling_rate: '0.5' is out of range"),
+        ({"show": "meen"}, "show is 'meen', allowed: mean or quantiles; did you mean 'mean'?"),
+        ({"show": "mean"}, "show is 'mean' of sampling answers, allowed: of direct ones"),
+        ({"show": "mean", "mechanism": "direct", "total": False}, "allowed without zooms, shares and no total"),
+        ({"show": "quantiles", "mechanism": "direct", "zooms": 2, "in_order": True}, "allowed without zooms"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
     with pytest.raises((ValueError, FleetcountError), match=re.escape(said)):
         fc.plan(**GOOD | changes)
+
+
+def test_a_plan_of_a_number_has_the_errors_of_its_mean() -> None:
+    planned = fc.plan(**GOOD | {"values": 33, "mechanism": "direct", "show": "mean"})
+
+    assert planned.mean_standard_errors == {
+        devices: pytest.approx(error, rel=0.05) for devices, error in ((200, 0.01), (1000, 0.0021), (100_000, 4.5e-05))
+    }
+    assert fc.plan(**GOOD).mean_standard_errors == {}
 
 
 def test_a_plan_is_seen_in_words_in_a_table_and_in_a_picture() -> None:

@@ -2,15 +2,19 @@
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
+from fleetcount_mechanisms.answers import Truth
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
+from fleetcount_mechanisms.noise import NoiseLaw
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import AnswerSpace, Attacker, EngineName, Mechanism
+from fleetcount_simulator.model import AnswerSpace, Attacker, Case, EngineName, Mechanism
 from fleetcount_simulator.network.question import question_of
 from fleetcount_simulator.study.readings import read_releases
 
@@ -64,6 +68,41 @@ def test_noise_is_drawn_anew_for_every_number_of_every_zoom(name: EngineName) ->
     # The fourth moment of ten geometric noises leaves 4,000 variances within a sixth of theirs but for 1e-9.
     assert abs(apart.var() / spread - 1) < 1 / 6
     assert abs(np.corrcoef(outputs[:, 8] - outputs[:, 8].mean(), outputs[:, 0])[0, 1]) < 0.1
+
+
+class OfAMean(Case):
+    """A case whose direct answers are opened with their weighted sum and their total."""
+
+    @property
+    def design(self) -> Design:
+        levels = Levels(8, (8, 1), weighted=True, total=True)
+        spread = Spread(levels=levels, ratios=(Fraction(1, 14), Fraction(1, 2)))
+        return spread.design(Truth(8), cast("NoiseLaw", self.mechanism.noise))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_the_weighted_sum_has_the_law_of_its_level(name: EngineName) -> None:
+    held = fleet(COUNTS)
+    silent, noised = (
+        OfAMean(
+            index=0,
+            point={},
+            population=held,
+            min_batch_size=0,
+            mechanism=replace(DIRECT, noise_epsilon=None, noise_variance=Fraction(one)),
+        )
+        for one in ("1/4", "2800")
+    )
+    truth = Levels(8, weighted=True, total=True).all_sums(COUNTS[1:])
+
+    outputs = engine(name).run(noised, 0, range(4000), seed()).outputs - truth
+
+    assert engine(name).run(silent, 0, range(1), seed()).outputs.shape == (1, 10)
+    for column, ratio in ((0, 1), (8, 1 / 14), (9, 1 / 2)):
+        # 4,000 variances of normals are within 14 % of theirs but for 1e-9, and their mean within 6 deviations.
+        assert abs(outputs[:, column].var() / (2 * 2800 * ratio) - 1) < 0.14
+        assert abs(outputs[:, column].mean()) < 6 * (2 * 2800 * ratio / 4000) ** 0.5
+    assert abs(np.corrcoef(outputs[:, 8], outputs[:, 0])[0, 1]) < 0.1
 
 
 def test_a_real_window_of_the_case_has_its_zooms() -> None:

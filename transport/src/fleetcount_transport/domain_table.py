@@ -4,8 +4,9 @@ Reads text; one function reads the values of a signal, whether it stands alone o
 """
 
 import re
+from dataclasses import replace
 from fractions import Fraction
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.window.domain import (
@@ -30,8 +31,8 @@ from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, exact_number
 
 _POINTS: Final = 5
-"""Points of a number where the file says nothing: the mean of n devices under noise of variance S is most accurate at
-about 1 + (4n/S)^(1/3) points, which are 3 for a thousand devices and 8 for a hundred thousand at a deviation of 36."""
+"""Points of a number that is not direct and has none in the file: the mean of n devices under noise of variance S is
+most accurate at about 1 + (4n/S)^(1/3), 3 for a thousand devices and 8 for a hundred thousand at a deviation of 36."""
 SIGNAL_TEXT: Final = r"[^\0-\x1f]{1,200}"
 _SIZE: Final = Range("(0, 1000000000]")
 
@@ -107,14 +108,14 @@ class NumberTable:
     kind: str = setting(Table.slug)
     low: Fraction = setting(_exact_number)
     high: Fraction = setting(_exact_number)
-    points: int = setting(Table.integer, 2, MAX_VALUES, default=_POINTS)
+    points: int | None = setting(Table.integer, 2, MAX_VALUES, default=None)
     unit: str = setting(Table.text, r"[^\0-\x1f]{0,200}", "at most 200 characters", default="")
     outside: str = setting(Table.choice, ("clamp", "none"), default="clamp")
 
     def domain(self) -> Numbers:
         """Return the numbers."""
         outside = Outside[self.outside.upper()]
-        return Numbers(low=self.low, high=self.high, values=self.points, unit=self.unit, outside=outside)
+        return Numbers(low=self.low, high=self.high, values=self.points or _POINTS, unit=self.unit, outside=outside)
 
 
 @settings
@@ -167,8 +168,8 @@ _DOMAINS: Final = {**_CROSSED, "number": NumberTable}
 _CROSS: Final = "cross"
 
 
-def read_domain(table: Table) -> ValueDomain:
-    """Return the values that a table [domain] asks for.
+def read_domain(table: Table, points: int | None = None) -> ValueDomain:
+    """Return the values that a table [domain] asks for; a number without `points` in the table has these.
 
     Raises:
         UsageError: with key, value and what is allowed.
@@ -176,7 +177,7 @@ def read_domain(table: Table) -> ValueDomain:
     """
     if table.choice("kind", (*_DOMAINS, _CROSS)) == _CROSS:
         return read_cross(table.only(("kind", "of")), "of")[0]
-    return _read_single(table, ())
+    return _read_single(table, (), points)
 
 
 def read_cross(table: Table, key: str, beside: tuple[str, ...] = ()) -> tuple[Cross, list[Table]]:
@@ -204,7 +205,10 @@ def _part(row: Table, beside: tuple[str, ...]) -> Part:
         raise row.wrong(key, f"is {row.raw(key)!r}: {error}") from None
 
 
-def _read_single(table: Table, beside: tuple[str, ...]) -> SingleDomain:
+def _read_single(table: Table, beside: tuple[str, ...], points: int | None = None) -> SingleDomain:
     """Return the values of one signal; keys `beside` theirs are read elsewhere."""
     cls = _DOMAINS[table.choice("kind", tuple(_DOMAINS))]
-    return cast("SingleDomain", read_table(table.only((*names_of(cls), *beside)), cls).domain())
+    given: Any = read_table(table.only((*names_of(cls), *beside)), cls)
+    if isinstance(given, NumberTable) and given.points is None:
+        given = replace(given, points=points)
+    return cast("SingleDomain", given.domain())

@@ -66,6 +66,7 @@ __all__ = [
     "table_design",
     "table_numbers",
     "total",
+    "total_of_numbers",
     "totals_at_once",
     "window_totals",
     "write_csv",
@@ -76,7 +77,15 @@ __all__ = [
 if TYPE_CHECKING:
     from fleetcount_mechanisms.answers import Side
 
-    from fleetcount_analysis.answers.averages import Average, Quantile, mean, mean_of_bins, quantile, share
+    from fleetcount_analysis.answers.averages import (
+        Average,
+        Quantile,
+        mean,
+        mean_of_bins,
+        quantile,
+        share,
+        total_of_numbers,
+    )
     from fleetcount_analysis.answers.chosen import Chosen, all_at_once, largest, largest_changes, survivors
     from fleetcount_analysis.answers.combinations import Answer, difference, total, totals_at_once, window_totals
     from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told, smallest_refused
@@ -114,7 +123,7 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "averages": "Average Quantile mean mean_of_bins quantile share",
+            "averages": "Average Quantile mean mean_of_bins quantile share total_of_numbers",
             "chosen": "Chosen all_at_once largest largest_changes survivors",
             "combinations": "Answer difference total totals_at_once window_totals",
             "drill_down": "FoundPlace PrunedPlace WalkStep chosen_excess find_chance found_places least_threshold"

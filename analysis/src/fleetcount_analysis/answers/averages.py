@@ -38,8 +38,8 @@ from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis.answers.half_widths import Coins, Parts, combined, half_width, width_with
-from fleetcount_analysis.answers.levels import join_of
 from fleetcount_analysis.answers.tails import tail_of
+from fleetcount_analysis.answers.weighted_sums import values_join
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.intervals import sampling_intervals
@@ -105,6 +105,27 @@ def mean(
         raise ShapeError("1 point; allowed is 2 or more: of one the mean is known beforehand")
     widest = max(high - low for low, high in pairwise(points)) if rounded else 0
     return _placed(Counts.of(design, outputs), points, widest / (points[-1] - points[0]), level)
+
+
+def total_of_numbers(
+    design: Design, outputs: ArrayLike, points: Sequence[Fraction], level: Fraction, *, rounded: bool = False
+) -> Average:
+    """Return the sum of the numbers of all devices with a value, as `mean` has their mean; over windows added up.
+
+    Raises:
+        ShapeError, RangeError: as `mean`, or sampled answers, of which the mean and the number of devices are read.
+    """
+    if len(points) != design.values or any(low >= high for low, high in pairwise(points)):
+        raise ShapeError(f"{len(points)} points; allowed is one for each of {design.values} values, ascending")
+    counts = Counts.of(design, outputs)
+    if design.channel[0] != 1:
+        raise RangeError("release", "sampled answers", "direct answers; of a sample a mean is read")
+    step = float(max((high - low for low, high in pairwise(points)), default=0)) if rounded else 0.0
+    numbers = np.array([float(one) for one in points])
+    coins = _coins(1.0, 0.0, counts.most(level), 0.0, step) if step else None
+    parts = _parts(design, counts.windows, _weights(design, numbers))
+    about, reach = float(counts.cells @ numbers), width_with(parts, _kept(level, step > 0), coins)
+    return Average(estimate=about, low=about - reach, high=about + reach, level=level)
 
 
 def mean_of_bins(design: Design, outputs: ArrayLike, edges: Sequence[Fraction], level: Fraction) -> Average:
@@ -200,8 +221,7 @@ class Counts:
             raise ShapeError(f"a release has shape {rows.shape}; allowed is {design.output_count} numbers a row")
         starts, summed = design.levels.starts(), rows.sum(axis=0).astype(np.float64)
         opened = [summed[low:high] for low, high in pairwise(starts)]
-        cells = join_of(design)[0].down(opened[::-1])[0][-1]
-        return cls(design=design, cells=cells, windows=len(rows))
+        return cls(design=design, cells=values_join(design).cells(opened), windows=len(rows))
 
     def most(self, level: Fraction) -> int:
         """Return the upper end of the number of devices, with its part of the error; up to 1 % more.
@@ -330,12 +350,12 @@ def _most_squares(sampled: float, parts: Parts, rate: float, mean: float, level:
 
 
 def _weights(design: Design, sums: Floats) -> list[Floats]:
-    """Return the weight of every opened number in a sum of counts, coarse to fine, the sum being of the values."""
-    return join_of(design)[0].weights(design.levels.count - 1, sums)
+    """Return the weight of every opened number in a sum of counts of the values (`ValuesJoin.weights`)."""
+    return values_join(design).weights(sums)
 
 
 def _parts(design: Design, windows: int, weights: Sequence[Floats]) -> Parts:
-    return combined([(weights, windows)], join_of(design)[1])
+    return combined([(weights, windows)], values_join(design).laws)
 
 
 @lru_cache(maxsize=256)

@@ -144,6 +144,8 @@ def _check(design: Design, windows: Sequence[OpenedWindow], weight: int) -> bool
     if len(design.levels.sides) > 1:
         # The squares of all zooms count the same devices, so the posterior from one zoom would be too low.
         raise RangeError("zooms", len(design.levels.sides), "1: the posterior from several zooms is not computed")
+    if not design.levels.nested:
+        raise RangeError("levels", design.levels.count, "cells and a total: the posterior from others is not computed")
     if any((one.total is not None) is not design.levels.total for one in windows):
         raise ShapeError(
             f"windows with and without a total; allowed is {'one in each' if design.levels.total else 'none'}"

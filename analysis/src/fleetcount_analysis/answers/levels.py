@@ -90,9 +90,14 @@ def joins_total(design: Design) -> bool:
     return (design.levels.total or bool(design.levels.margins)) and design.channel[0] == 1
 
 
+def counted(levels: Levels, of_each: Sequence[_T]) -> tuple[_T, ...]:
+    """Return what belongs to the levels that count devices, of one thing a level: to all but the weighted sum."""
+    return tuple(one for level, one in enumerate(of_each) if level != levels.weighted_place)
+
+
 def join_of(design: Design) -> tuple[Join, tuple[NoiseTotal, ...]]:
-    """Return the least-squares step of all levels of a design and the law of each level's noise, **coarse to fine**."""
-    laws = tuple(noise_total(law, design.aggregators) for law in reversed(design.laws))
+    """Return the least-squares step of all levels but a weighted sum, and each one's noise, **coarse to fine**."""
+    laws = tuple(noise_total(law, design.aggregators) for law in reversed(counted(design.levels, design.laws)))
     return _join(design.levels, laws), laws
 
 
@@ -120,7 +125,7 @@ def level_numbers(design: Design, opened: Sequence[_T], level: int) -> tuple[_T,
 
 
 def joined_errors(design: Design) -> tuple[float, ...]:
-    """Return the standard error of an empty cell in counts that add up, for every level, the cells first.
+    """Return the standard error of an empty cell in counts that add up, for every zoom and the total, the cells first.
 
     For planning, without data.
 
@@ -131,13 +136,13 @@ def joined_errors(design: Design) -> tuple[float, ...]:
     if design.levels.margins:
         _, found = join_of(design)[0].down([np.zeros(size) for size in design.levels.sizes[::-1]])
     else:
-        variances = [design.aggregators * law.draw_variance for law in design.laws]
+        variances = [design.aggregators * law.draw_variance for law in counted(design.levels, design.laws)]
         found = list(consistent_variances(pyramid, variances[::-1]))
     return tuple(math.sqrt(float(one.max())) / float(design.channel[0]) for one in reversed(found))
 
 
 def joined_levels(design: Design, outputs: Sequence[int], level: Fraction) -> ConsistentCounts:
-    """Return counts of all levels of one release that add up, **the cells first**, each with its interval.
+    """Return counts of all zooms of one release and its total that add up, **the cells first**, with intervals.
 
     Raises:
         ShapeError: not exactly `design.output_count` numbers.
@@ -148,8 +153,8 @@ def joined_levels(design: Design, outputs: Sequence[int], level: Fraction) -> Co
         return _with_margins(design, outputs, level)
     found = consistent(
         pyramid,
-        [level_numbers(design, outputs, one) for one in reversed(range(design.levels.count))],
-        design.laws[::-1],
+        counted(design.levels, [level_numbers(design, outputs, one) for one in range(design.levels.count)])[::-1],
+        counted(design.levels, design.laws)[::-1],
         design.aggregators,
         level,
         design.channel[0],
@@ -184,6 +189,6 @@ def _with_margins(design: Design, outputs: Sequence[int], level: Fraction) -> Co
 
 
 def _pyramid(design: Design) -> Pyramid:
-    if design.levels.count == 1:
+    if len(design.levels.sides) + design.levels.total == 1:
         raise RangeError("levels", 1, "2 or more")
     return pyramid_of(design.levels)

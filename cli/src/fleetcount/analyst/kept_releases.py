@@ -240,6 +240,15 @@ class Releases(Tabular):
         """
         return self._numbers(windows).quantile(exactly("q", q, QUANTILE))
 
+    def total_of_numbers(self, windows: Iterable[int] | int | None = None) -> Average:
+        """Return the sum of the numbers of a question for a number, in its unit, over windows.
+
+        Raises:
+            UsageError: as `VerifiedRelease.total_of_numbers`.
+            RangeError: as `quantile`.
+        """
+        return self._numbers(windows).total_of_numbers()
+
     def mean(self, windows: Iterable[int] | int | None = None) -> Average:
         """Return the mean of a question for a number, in its unit, over windows; of bins it is known up to a bin.
 

@@ -15,12 +15,20 @@ import scipy
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.reading import read
 from fleetcount_mechanisms.answers import AnswerLaw, answer_named, answer_names
-from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Outputs, Spread
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design, Outputs
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
-from fleetcount_mechanisms.losses import PlannedNoise
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.planning import Plan, default_sampling_rate, plan_question
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread
+from fleetcount_mechanisms.planning import (
+    MEAN_OF,
+    Plan,
+    default_sampling_rate,
+    mean_sd,
+    plan_question,
+    spread_for_mean,
+    spread_for_quantiles,
+)
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
@@ -34,6 +42,8 @@ if TYPE_CHECKING:
 MOST_DEVICES: Final = 10**9
 MOST_VALUES: Final = 4095
 NOISES: Final = ("geometric", "gaussian")
+SHOWN: Final = ("mean", "quantiles")
+"""What a direct number is read for."""
 _POINTS: Final = 60
 _ONE_SIDED: Final = "one-sided"
 """No way to answer but a law of noise: what is published of truths errs to one side."""
@@ -56,6 +66,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     zooms: int | Sequence[int] | None = None,
     shares: Sequence[Exact] | None = None,
     in_order: bool = False,
+    show: str | None = None,
     total: bool = True,
 ) -> "PlannedCount":
     """Return what a count of `values` cells or categories among so many devices will give at an epsilon of a release.
@@ -63,8 +74,9 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     The keywords are the options of `fleetcount plan`: `mechanism` as in question files, or direct or one-sided; `noise`
     geometric or gaussian; `sampling_rate` below 1/2, by default by the number of values; `zooms` of a square grid, how
     many or the sides of their squares, with the `shares` of the budget that they have; with `in_order` the values are
-    bins, and a zoom has so many of them together; `total` false leaves out the total that direct answers have for
-    nothing and samples under Gaussian noise for next to nothing.
+    bins, and a zoom has so many of them together; `show` "mean" or "quantiles" is what a direct number at so many
+    points is read for; `total` false leaves out the total that direct answers have for nothing and samples under
+    Gaussian noise for next to nothing.
 
     Raises:
         UsageError, MechanismError: a value outside its range, named with the range.
@@ -82,6 +94,13 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     )
     law = noise_law(mechanism, noise)
     parts = None if shares is None else [exactly("shares", one, SHARE) for one in shares]
+    asked = (
+        asked_zooms(values, zooms, parts, in_order=in_order)
+        if show is None
+        else shown_levels(
+            show, values, mechanism, law, alone=zooms is None and parts is None and total and not in_order
+        )
+    )
     planned = plan_question(
         devices,
         answer,
@@ -89,7 +108,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
         aggregators,
         noise=law,
         level=exactly("level", level, LEVEL),
-        spread=opened_levels(answer, law, asked_zooms(values, zooms, parts, in_order=in_order), total=total),
+        spread=opened_levels(answer, law, asked, total=total),
     )
     return PlannedCount(plan=planned)
 
@@ -119,6 +138,11 @@ class PlannedCount(Tabular):
     def smallest_count_seen(self) -> int | None:
         """The smallest count told apart from 0 at the level both ways, in devices; None if no count is."""
         return self.plan.smallest_count_seen
+
+    @property
+    def mean_standard_errors(self) -> dict[int, float]:
+        """The standard error of the mean of so many numbers in a range of 1; empty where no weighted sum is opened."""
+        return mean_errors(self.plan.design)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -212,6 +236,28 @@ def asked_zooms(
         said = ", ".join(map(str, shares))
         raise UsageError(f"shares are {said}, allowed: one above 0 for each of {len(sides)} zooms, 1 together")
     return Spread.of_shares(Levels(values, (values, 1) if in_order else (side, side), sides), shares or ())
+
+
+def shown_levels(show: str, values: int, mechanism: str, law: type[PlannedNoise], *, alone: bool) -> Spread:
+    """Return what a direct number of V points opens for what it is read for; `alone` without zooms, with the total.
+
+    Raises:
+        UsageError: another word, answers that are not direct, one point, or levels that are given beside it.
+    """
+    if show not in SHOWN:
+        raise UsageError(f"show is {show!r}, allowed: {' or '.join(SHOWN)}{did_you_mean(show, SHOWN)}")
+    if mechanism != "direct":
+        raise UsageError(f"show is {show!r} of {mechanism} answers, allowed: of direct ones")
+    if values == 1:
+        raise UsageError(f"show is {show!r} of 1 value, allowed: 2 points or more")
+    if not alone:
+        raise UsageError(f"show is {show!r}, which opens levels of its own; allowed without zooms, shares and no total")
+    return spread_for_mean(values, law) if show == "mean" else spread_for_quantiles(values)
+
+
+def mean_errors(design: Design) -> dict[int, float]:
+    """Return the error of the mean of some numbers of devices; empty where no weighted sum is opened."""
+    return {devices: mean_sd(design, devices) for devices in MEAN_OF} if design.levels.weighted else {}
 
 
 def opened_levels(answer: AnswerLaw, law: type[NoiseLaw], zooms: Spread | None, *, total: bool) -> Spread:

@@ -134,7 +134,8 @@ class VerifiedRelease(Tabular):
 
     `raw` is the opened number, `estimate` the unbiased estimate in devices, which may be negative, `low` and `high` the
     ends of its interval at `level`, each of its own number alone. A release of several levels has a column `zoom` too,
-    the highest being the total where there is one; one of a square grid `x` and `y` behind `label`.
+    the highest being the total where there is one, before it the weighted sum of numbers, in steps from their middle;
+    one of a square grid `x` and `y` behind `label`.
     """
 
     record: ReleaseRecord = field(repr=False)
@@ -246,6 +247,8 @@ class VerifiedRelease(Tabular):
                 f"the labels are of zooms {sorted(zooms)}, which count the same devices; allowed: one zoom"
             )
         zoom = zooms.pop() if zooms else 0
+        if zoom == self.window.design.levels.weighted_place:
+            raise UsageError("the weighted sum counts no devices; mean() and total_of_numbers() are read from it")
         if 1 <= zoom <= len(self.window.design.levels.margins):
             # A sum of a margin's numbers is one of cells, which are joined with all that was opened.
             members = self.window.design.levels.margin_of(zoom - 1)
@@ -292,6 +295,15 @@ class VerifiedRelease(Tabular):
             RangeError: as `quantile`.
         """
         return self._numbers.mean()
+
+    def total_of_numbers(self) -> Average:
+        """Return the sum of the numbers of all devices with a value, in the unit of a question for a number.
+
+        Raises:
+            UsageError: values that are no points.
+            RangeError: as `quantile`, or sampled answers.
+        """
+        return self._numbers.total_of_numbers()
 
     def share(self, labels: Labels) -> Average:
         """Return the share of some cells of the finest zoom in all devices with a value, between 0 and 1.
@@ -377,7 +389,9 @@ class VerifiedRelease(Tabular):
         return f"<VerifiedRelease {self.name!r} of {len(self.record.cells):,} cells, signed by all its aggregators>"
 
     def _repr_html_(self) -> str:
-        cells = self.record.cells
+        levels, cells = self.window.design.levels, list(self.record.cells)
+        if levels.weighted_place is not None:
+            del cells[levels.starts()[levels.weighted_place]]  # It counts no devices.
         shown = sorted(sorted(cells, key=lambda one: -one.estimate)[:_SHOWN], key=lambda one: one.value)
         counts = readable_counts(self.record)
         rows: list[Row] = [

@@ -10,15 +10,15 @@ from typing import Final, cast
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, kind_of
-from fleetcount_mechanisms.design import Spread
-from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
 from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
-from fleetcount_mechanisms.losses import PlannedNoise, noise_for
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
+from fleetcount_mechanisms.planning import spread_for_mean, spread_for_quantiles
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_ZOOMS
-from fleetcount_protocol.window.domain import Categories, Cross, Prefixes, ValueDomain
+from fleetcount_protocol.window.domain import Categories, Cross, Numbers, Prefixes, ValueDomain
 from fleetcount_protocol.window.fields import TOTAL_LABEL, Release, ReleaseKind, coarser_levels
 from fleetcount_protocol.window.levels import levels_of, shape_of
 from fleetcount_transport.settings import names_of, read_table, setting, settings
@@ -44,6 +44,21 @@ _NOISE_EPSILON: Final = Range("(0, 10]")
 _VARIANCE: Final = Range("[1/4, 100000000]")
 _SD: Final = Range("[1/2, 10000]")
 _LEVEL: Final = Range("(0, 1)")
+_SHOWN: Final = ("mean", "quantiles")
+MEAN_POINTS: Final = 33
+QUANTILE_POINTS: Final = 64
+"""Points of a direct number where the file says nothing. More make the rounding of devices even smaller, and the noise
+of the weighted sum, which must stay below 10,000, larger; powers of two have zooms."""
+_FEWER: Final = "fewer domain.points need less noise on their weighted sum"
+_NO_SHOW: Final = {
+    "number": "of answers that are no numbers, allowed: [domain] kind = 'number'",
+    "mode": "of answers that are not direct, allowed: [question] mode = 'direct'; what others lose by more numbers"
+    " was not worked out, and their mean and quantiles are read from cells and a total",
+    "one-sided": "of one-sided counts, allowed: kind = 'gaussian' or 'geometric'",
+    "zooms": "beside zooms, allowed: show = 'quantiles', or no zooms",
+    "total": "without the total, by which the sum is divided, allowed: total = true",
+}
+"""Why a question does not show what it asks for."""
 _NO_MARGINS: Final = {
     "table": "is true for one signal, allowed: [domain] kind = 'cross'",
     "single": "is true beside a signal with a single value, allowed: 2 values or more of each",
@@ -104,8 +119,10 @@ class ReleaseTable:
     values or more with two-sided noise, those of a coin a window to 5 or more (9 below a rate of 1/5) with Gaussian
     noise and no zooms. `zooms` has how many times the side of a cell the squares of each zoom have, or how many bins
     are together, the cells first; a whole number stands for as many, each twice the one before. `shares` has the part
-    of the budget of each zoom, equal ones without it. `margins` opens those of a cross with noise of their own, by
-    default of direct answers: `shares` then has the part of the cells and of each margin.
+    of the budget of each zoom, equal ones without it. `show` says what a direct number is asked for: "mean", by default
+    without zooms, opens the weighted sum, with 31/32 of the budget (`shares` of the cells and of it); "quantiles" opens
+    zooms of halves, each with .7 of the share of the one before. `margins` opens those of a cross with noise of their
+    own, by default of direct answers: `shares` then has the part of the cells and of each margin.
     """
 
     kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)
@@ -120,6 +137,7 @@ class ReleaseTable:
     followed: bool | None = setting(Table.boolean, default=None)
     total: bool | None = setting(Table.boolean, default=None)
     shares: tuple[Fraction, ...] = setting(_shares, default=())
+    show: str | None = setting(Table.choice, _SHOWN, default=None)
     margins: bool | None = setting(Table.boolean, default=None)
 
 
@@ -159,6 +177,8 @@ def read_promise(
         try:
             noise = _solved_noise(kind, answer, shape, target, asked.delta, spread, held)
         except MechanismError as error:
+            if spread.levels.weighted and isinstance(error, InfeasibleTargetError):
+                raise table.wrong("show", f"is 'mean' of {domain.values} points: {error}; {_FEWER}") from None
             if epsilon is not None:
                 raise
             raise table.wrong("epsilon", f"is {table.raw('epsilon')!r}: {error}") from None
@@ -233,6 +253,38 @@ def _with_total(
     return why is None if asked.total is None else asked.total
 
 
+def _shown(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind) -> str | None:
+    """Return what a number is asked for: as asked, or by default where nothing speaks against it."""
+    zoomed = len(asked.zooms) > 1
+    against = {
+        "number": not isinstance(domain, Numbers),
+        "mode": kind_of(answer).form is not AnswerForm.TRUTH,
+        "one-sided": kind not in (ReleaseKind.GAUSSIAN, ReleaseKind.GEOMETRIC),
+        "zooms": asked.show == "mean" and zoomed,
+        "total": (asked.show == "mean" or (asked.show is None and not zoomed)) and asked.total is False,
+    }
+    why = next((reason for reason, holds in against.items() if holds), None)
+    if why is not None:
+        if asked.show is not None:
+            raise table.wrong("show", f"is {asked.show!r} {_NO_SHOW[why]}")
+        return None
+    return asked.show or ("quantiles" if zoomed else "mean")
+
+
+def usual_points(root: Table) -> int | None:
+    """Return the number of points of a direct number whose file does not say it, None where it is not direct.
+
+    Raises:
+        UsageError: with key, value and what is allowed.
+    """
+    table = root.section("release", None)
+    direct = root.section("question", None).raw("mode") == "direct" and table.raw("kind") != ReleaseKind.ONE_SIDED.label
+    if not direct:
+        return None
+    quantiles = table.has("zooms") or (table.has("show") and table.choice("show", _SHOWN) == "quantiles")
+    return QUANTILE_POINTS if quantiles else MEAN_POINTS
+
+
 def _with_margins(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind) -> bool:
     """Return whether the margins of a cross are opened: as asked, or by default where nothing speaks against it."""
     against = {
@@ -249,14 +301,28 @@ def _with_margins(table: Table, domain: ValueDomain, asked: ReleaseTable, answer
 
 def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind) -> Spread:
     """Return the levels that a release opens, and how their noise follows from that of the cells."""
+    show, law = _shown(table, domain, asked, answer, kind), _LAWS.get(kind, GaussianNoise)
     margins = _with_margins(table, domain, asked, answer, kind)
     try:
-        levels = levels_of(domain, asked.zooms, margins=margins)
+        levels = levels_of(domain, asked.zooms, margins=margins, weighted=show == "mean")
     except QuestionError as error:
         raise table.wrong("zooms", f"is {table.raw('zooms')!r}: {error}") from None
+    if show == "quantiles":
+        sides = asked.zooms if table.has("zooms") else ()
+        levels = spread_for_quantiles(domain.values, sides).levels
     if asked.shares and len(asked.shares) != levels.count:
-        each = (
-            f"the cells and each of the {levels.count - 1} margins" if margins else f"each of the {levels.count} zooms"
-        )
-        raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for {each}")
-    return Spread.of_shares(levels, asked.shares, _LAWS.get(kind, GaussianNoise))
+        raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for {_shared(levels)}")
+    if show == "mean":
+        return spread_for_mean(domain.values, law, asked.shares)
+    if show == "quantiles":
+        return spread_for_quantiles(domain.values, levels.sides, asked.shares)
+    return Spread.of_shares(levels, asked.shares, law)
+
+
+def _shared(levels: Levels) -> str:
+    """Return which levels have a share of the budget, for people."""
+    if levels.weighted:
+        return "the cells and the weighted sum"
+    if levels.margins:
+        return f"the cells and each of the {len(levels.margins)} margins"
+    return f"each of the {len(levels.sides)} zooms"

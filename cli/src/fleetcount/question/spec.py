@@ -50,7 +50,7 @@ from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range, shown
 
 from fleetcount.keys.descriptors import read_descriptor
-from fleetcount.question.release_table import read_promise
+from fleetcount.question.release_table import read_promise, usual_points
 from fleetcount.question.schedule import SCHEDULE_KEYS, read_schedule
 
 # Refusals of a specification that come from the rules of a question or a law, told by file, line, key and value.
@@ -298,7 +298,7 @@ def _domain_and_walk(root: Table, table: Table) -> tuple[ValueDomain, DrillDown 
     if table.choice("domain", ("fixed", "drill-down"), "fixed") == "fixed":
         if root.has("drill_down"):
             raise table.refuse("domain", "'drill-down' where [drill_down] is given")
-        return read_domain(root.section("domain", None)), None
+        return read_domain(root.section("domain", None), points=usual_points(root)), None
     if root.has("domain"):
         raise root.wrong(
             "domain", "is given, and a drill-down has none: its steps ask about prefixes of places or codes"

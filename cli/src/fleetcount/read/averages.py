@@ -109,6 +109,18 @@ class OpenedNumbers:
             raise UsageError(f"{self.name!r} has a last bin {domain.label(domain.values)!r}, so that no mean is known")
         return answers.mean_of_bins(self.design, self.rows, domain.edges, self.level)
 
+    def total_of_numbers(self) -> Average:
+        """Return the sum of the numbers of all devices with a value, in the unit.
+
+        Raises:
+            UsageError: values that are no points.
+            RangeError: a release of which there is none (`fleetcount_analysis.answers.averages`).
+        """
+        domain = self._numbers()
+        if isinstance(domain, Bins):
+            raise UsageError(f"{self.name!r} asks for bins; the sum of numbers is of a number asked at points")
+        return answers.total_of_numbers(self.design, self.rows, domain.points, self.level, rounded=True)
+
     def share(self, cells: Collection[int]) -> Average:
         """Return the share of devices whose value is among some, of those that have a value.
 

@@ -191,7 +191,12 @@ def _averages(kept: KeptTable, quantiles: Sequence[Fraction], windows: str | Non
         average = opened.mean()
         ends = {"estimate": average.estimate, "low": average.low, "high": average.high}
         asked = {"question": "mean", "windows": over, "level": str(average.level), "unit": opened.unit}
-        yield f"mean {where}{f', in {opened.unit}' * bool(opened.unit)}: {average}", asked | ends
+        unit = f", in {opened.unit}" * bool(opened.unit)
+        yield f"mean {where}{unit}: {average}", asked | ends
+        if opened.design.levels.weighted:
+            summed = opened.total_of_numbers()
+            ends = {"estimate": summed.estimate, "low": summed.low, "high": summed.high}
+            yield f"sum {where}{unit}: {summed}", asked | {"question": "sum of numbers"} | ends
 
 
 def _said(answer: Answer) -> str:
@@ -249,17 +254,18 @@ def _readable(kept: KeptTable, windows: frozenset[int]) -> Iterator[Told]:
 
 def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
     design = kept.question.design
-    if design.levels.count == 1:
-        raise UsageError(f"question {kept.question.name!r} has one zoom; --consistent is for several")
     sides, total = len(design.levels.sides), design.levels.total
+    if sides + total == 1:
+        raise UsageError(f"question {kept.question.name!r} has one zoom; --consistent is for several")
     zooms = "the cells and the total" if sides == 1 else f"all {sides} zooms{' and the total' * total}"
     if design.levels.margins:
         zooms = f"the cells, the margins{' and the total' * total}"
     yield f"counts of {zooms} that add up; intervals of {_level(kept)}, each alone; and the raw numbers", None
     label = kept.question.first_window.label
     for row in kept.table.rows(_windows(kept, windows, [kept.last])):
-        found, number = joined_levels(design, kept.opened[row], kept.table.level), 0
+        found, starts = joined_levels(design, kept.opened[row], kept.table.level), design.levels.starts()
         for zoom, estimates in enumerate(found.estimates):
+            number = starts[zoom if zoom < sides else -2]
             ends = zip(estimates.tolist(), found.low[zoom].tolist(), found.high[zoom].tolist(), strict=True)
             for place, (estimate, low, high) in enumerate(ends):
                 raw, number = kept.opened[row][number], number + 1

@@ -8,7 +8,7 @@ import math
 import shutil
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fleetcount_analysis.interval_words import BELOW_NOISE, interval_text, level_text
 from fleetcount_mechanisms.design import Outputs
@@ -23,6 +23,9 @@ from fleetcount_protocol.window.window import Window
 
 from fleetcount.command.base import RefusedByPolicyError, one_line
 from fleetcount.command.statements import privacy_lines, statement_json
+
+if TYPE_CHECKING:
+    from fleetcount.read.averages import OpenedNumbers
 
 MOST_ROWS: Final = 200
 TOLD: Final = "vehicles that told this code"
@@ -72,6 +75,9 @@ def readable_counts(record: ReleaseRecord) -> list[int] | None:
     opened = [*([] if record.baseline_raw is None else [record.baseline_raw]), *(cell.raw for cell in record.cells)]
     counts: list[int] = []
     for zoom in range(design.levels.count):
+        if zoom == design.levels.weighted_place:
+            counts.append(round(level_numbers(design, estimates, zoom)[0]))
+            continue
         devices = None if record.participants is None else record.participants.raw
         if design.baseline_opened:
             devices = sum(opened) if design.outputs is Outputs.ALL else opened[0]
@@ -97,10 +103,14 @@ def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> l
         ("truth",) if truths else (),
     )
     head = (*table_heads(record), *(name for one in further for name in one))
-    rows = [_table_row(record, place, counts, truths) for place in range(len(record.cells))]
+    # A weighted sum counts no devices; the mean that it is for stands below the table.
+    levels = record.window.design.levels
+    hidden = levels.starts()[levels.weighted_place] if levels.weighted_place else None
+    places = [place for place in range(len(record.cells)) if place != hidden]
+    rows = [_table_row(record, place, counts, truths) for place in places]
     left_out = 0
     if len(rows) > MOST_ROWS:
-        largest = sorted(range(len(rows)), key=lambda i: record.cells[i].estimate, reverse=True)[:MOST_ROWS]
+        largest = sorted(range(len(rows)), key=lambda i: record.cells[places[i]].estimate, reverse=True)[:MOST_ROWS]
         left_out = len(rows) - MOST_ROWS
         rows = [rows[i] for i in sorted(largest)]
     widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
@@ -166,19 +176,25 @@ def total_line(record: ReleaseRecord) -> list[str]:
 
 
 def numbers_of(record: ReleaseRecord) -> dict[str, dict[str, Any]]:
-    """Return the median and the mean of a release for a number, those there are: estimate, low and high, None if open.
-
-    Nothing of more values than 512, which would take seconds; Python reads them (`VerifiedRelease.quantile`).
-    """
-    if not 2 <= record.window.values <= _MOST_ORDERED:
-        return {}
+    """Return median, mean and sum of a release for a number, those there are (`numbers_in`)."""
     try:
-        from fleetcount_analysis.errors import AnalysisError
-
         from fleetcount.read.averages import opened_of
     except ModuleNotFoundError:  # As in `readable_counts`.
         return {}
-    opened, found = opened_of(record), dict[str, dict[str, Any]]()
+    return numbers_in(opened_of(record))
+
+
+def numbers_in(opened: "OpenedNumbers") -> dict[str, dict[str, Any]]:
+    """Return median, mean and sum of windows for a number, those there are: estimate, low and high, None if open.
+
+    The sum is that of the numbers, where releases open the weighted sum by which it is read. Nothing of more values
+    than 512, which would take seconds; Python reads them (`VerifiedRelease.quantile`).
+    """
+    if not 2 <= opened.design.values <= _MOST_ORDERED:
+        return {}
+    from fleetcount_analysis.errors import AnalysisError  # As in `readable_counts`.
+
+    found = dict[str, dict[str, Any]]()
     # Some releases have no median, others no mean; Python says of each why.
     with contextlib.suppress(UsageError, AnalysisError):
         median = opened.quantile(Fraction(1, 2))
@@ -186,19 +202,31 @@ def numbers_of(record: ReleaseRecord) -> dict[str, dict[str, Any]]:
         found["median"] = dict(zip(_TOTAL, (median.estimate, median.low, high), strict=True))
         mean = opened.mean()
         found["mean"] = dict(zip(_TOTAL, (mean.estimate, mean.low, mean.high), strict=True))
+        if opened.design.levels.weighted:
+            summed = opened.total_of_numbers()
+            found["sum"] = dict(zip(_TOTAL, (summed.estimate, summed.low, summed.high), strict=True))
     return found
 
 
 def numbers_line(record: ReleaseRecord) -> list[str]:
-    """Return the line about the median and the mean of a release for a number; none of other releases."""
-    found = numbers_of(record)
-    if not found:
+    """Return the line about the median, mean and sum of a release for a number; none of other releases."""
+    try:
+        from fleetcount.read.averages import opened_of
+    except ModuleNotFoundError:  # As in `readable_counts`.
         return []
-    from fleetcount.read.averages import ends_text, opened_of  # As in `readable_counts`.
+    said = numbers_text(opened_of(record))
+    return [said] if said else []
 
-    unit = opened_of(record).unit
-    ends = [f"{name} {ends_text(one['low'], one['high'], unit)}" for name, one in found.items()]
-    return [f"of those with a value: {', '.join(ends)}; {level_text(record.level)} intervals, each alone"]
+
+def numbers_text(opened: "OpenedNumbers") -> str:
+    """Return the line about the median, mean and sum of windows for a number; nothing of others."""
+    found = numbers_in(opened)
+    if not found:
+        return ""
+    from fleetcount.read.averages import ends_text  # As in `readable_counts`.
+
+    ends = [f"{name} {ends_text(one['low'], one['high'], opened.unit)}" for name, one in found.items()]
+    return f"of those with a value: {', '.join(ends)}; {level_text(opened.level)} intervals, each alone"
 
 
 def _table_row(

@@ -12,8 +12,8 @@ from fleetcount_analysis.answers.drill_down import least_threshold
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.losses import noise_for
 from fleetcount_mechanisms.noise import TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import noise_for
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.responses import Mangat
 from fleetcount_mechanisms.sampling import SamplingDie

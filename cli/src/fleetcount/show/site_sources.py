@@ -3,6 +3,7 @@
 Reads files and fills entries; what a page looks like is `fleetcount_site`'s.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -40,9 +41,10 @@ from fleetcount_site.publish.entry import Entry, PinnedKey, WindowEntry
 from fleetcount_site.publish.site import write_record
 
 from fleetcount.command.options import read_text
-from fleetcount.read.averages import opened_numbers
+from fleetcount.read.averages import opened_numbers, opened_of
 from fleetcount.read.records import QUESTION_FILE, Chain, kept_records, question_of_records
-from fleetcount.read.table import place_note, places_of, table_of
+from fleetcount.read.report import numbers_text
+from fleetcount.read.table import KeptTable, opened_in, place_note, places_of, table_of
 
 Trusted = Mapping[AggregatorId, TrustedAggregator]
 
@@ -145,6 +147,7 @@ def _question(source: Source, folder: Path) -> Entry:
         every_s=question.schedule.every_s,
         keys=pinned_keys(trusted),
         downloads=downloads,
+        numbers=_numbers_of(kept),
         **_map_of(question),
     )
 
@@ -173,8 +176,16 @@ def _release(source: Source, folder: Path) -> Entry:
         every_s=0,
         keys=pinned_keys(source.trusted),
         downloads=_downloads(folder, table, places, window.name, None),
+        numbers=numbers_text(opened_of(record)),
         **_map_of(window),
     )
+
+
+def _numbers_of(kept: KeptTable) -> str:
+    """Return what all released windows of a question for a number say together; nothing where they cannot be added."""
+    with contextlib.suppress(UsageError):
+        return numbers_text(opened_in(kept, kept.table.windows.tolist()))
+    return ""
 
 
 def _single_table(record: ReleaseRecord) -> QuestionTable:

@@ -13,20 +13,24 @@ from typing import Any, Final
 import click
 from fleetcount_analysis.answers import joined_errors, smallest_refused
 from fleetcount_analysis.csv_texts import csv_table
-from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design, Spread
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_mechanisms.planning import Plan, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount.analyst.planning import (
+    SHOWN,
     answer_law,
     asked_zooms,
     half_widths,
+    mean_errors,
     noise_law,
     opened_levels,
     plan_rows,
     round_counts,
+    shown_levels,
     title_of,
 )
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, one_line, show
@@ -81,6 +85,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--zooms", type=Several(Count(1, 128)), help="Count a grid of V squares at so many zooms, or sides: 1,8.")
 @click.option("--in-order", is_flag=True, help="With --zooms: the values are bins; zooms have 2, 4, ... together.")
 @click.option("--shares", type=Several(SHARE), help="With --zooms: their parts of the budget, like 0.83,0.17.")
+@click.option("--show", type=OneOf(SHOWN), help="Of a direct number asked at V points: what is read.")
 @click.option("--cross", type=Several(Count(2, _MOST_VALUES)), help="The values are a table of signals, like 16,4.")
 @click.option("--no-total", is_flag=True, help="Open no total of all cells, which costs a cell little or nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
@@ -125,6 +130,9 @@ def plan(  # one parameter an option, passed by name
     cell nothing, and sampled ones under Gaussian noise and a coin a window have one that costs little; that a device
     is there at all is then protected like its value, no better. --no-total leaves it out.
 
+    With --show mean the values are points of a number, and the sum by which its mean is read is released beside them;
+    with --show quantiles 2, 4, ... neighbours together are, and the median is read from all.
+
     With --cross 16,4 the values are those of two signals together, or of three, and the margin of each is released with
     noise of its own; --shares has the parts of the cells and of each margin, equal ones by default.
 
@@ -136,14 +144,16 @@ def plan(  # one parameter an option, passed by name
     question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat", "alone")}
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
     zooms, shares, in_order, no_total = (others.pop(name) for name in ("zooms", "shares", "in_order", "no_total"))
-    cross = others.pop("cross")
-    if cross and (zooms or in_order or question["windows"] is not None or steps is not None):
-        raise UsageError("--cross is about one release, allowed: without --zooms, --in-order, --windows and --levels")
+    shown, cross = others.pop("show"), others.pop("cross")
+    if cross and (zooms or in_order or shown or question["windows"] is not None or steps is not None):
+        raise UsageError(
+            "--cross is about one release, allowed: without --zooms, --show, --in-order, --windows, --levels"
+        )
     zoomed = None if cross else shares
     spread = asked_zooms(values, zooms[0] if zooms and len(zooms) == 1 else zooms, zoomed, in_order=in_order)
     if steps is not None and question["windows"] is None:
         question["windows"] = len(steps)
-    if refused := _not_together(question, steps, spread, output, others["largest_posterior"]):
+    if refused := _not_together(question, steps, spread, output, others["largest_posterior"], shown):
         raise UsageError(refused)
     if question["windows"] is not None:
         of_all: dict[str, Any] = {
@@ -158,6 +168,9 @@ def plan(  # one parameter an option, passed by name
         return
     mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))
     law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others)
+    if shown is not None:
+        alone = not (zooms or shares or in_order or no_total)
+        spread = shown_levels(shown, values, mechanism, law, alone=alone)
     spread = cross_spread(values, cross, shares, mechanism, law) if cross else spread
     opened = opened_levels(answer, law, spread, total=not no_total)
     planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=opened)
@@ -170,14 +183,16 @@ def _not_together(
     spread: Spread | None,
     output: Path | None,
     largest_posterior: Fraction | None,
+    shown: str | None,
 ) -> str:
     """Return why options that were given do not go with each other, or nothing."""
     if steps is not None and (output is not None or question["threat"] is not None):
         return "--levels goes with neither --output nor --threat"
     if spread is not None and (steps is not None or largest_posterior is not None):
         return "--zooms goes with neither --levels nor --largest-posterior"
-    if question["windows"] is not None and largest_posterior is not None:
-        return "--largest-posterior is about one record, allowed: without --windows"
+    if question["windows"] is not None and (shown is not None or largest_posterior is not None):
+        option = "--largest-posterior" if shown is None else "--show"
+        return f"{option} is about one record, allowed: without --windows"
     if question["alone"] and (question["windows"] is None or steps is not None):
         return "--alone is given, allowed with --windows and without --levels: a drill-down is planned alone"
     if question["windows"] is None and question["threat"] is not None:
@@ -192,6 +207,7 @@ def _show(  # how it is shown, by name
     rows = plan_rows(planned, round_counts(planned.devices))
     foot = [
         *_total_line(planned),
+        *_mean_line(planned),
         *_zoom_lines(planned, epsilon),
         *cross_lines(planned, epsilon),
         *_foot(planned, explain=explain),
@@ -289,6 +305,7 @@ def _record(planned: Plan) -> dict[str, Any]:
         "values": design.values,
         **({} if len(design.levels.sides) == 1 else {"zooms": len(design.levels.sides)}),
         "total_standard_error": total_sd(planned),
+        **({"mean_standard_errors": errors} if (errors := mean_errors(design)) else {}),
         **cross_errors(design),
         "aggregators": design.aggregators,
         "mechanism": design.name,
@@ -316,6 +333,12 @@ def _total_line(planned: Plan) -> list[str]:
         f"All cells together, a number of its own: error {whole:,.1f}; the cells added up: {added:,.1f}",
         "",
     ]
+
+
+def _mean_line(planned: Plan) -> list[str]:
+    """Return how far the mean of numbers from 0 to 1 errs where their weighted sum is opened."""
+    errors = [f"{error:.2g} of {devices:,}" for devices, error in mean_errors(planned.design).items()]
+    return [f"The mean of numbers from 0 to 1, a sum of its own: error {', '.join(errors)}", ""] if errors else []
 
 
 def _zoom_lines(planned: Plan, epsilon: Fraction) -> list[str]:

@@ -9,9 +9,10 @@ from fractions import Fraction
 from typing import Any
 
 from fleetcount_analysis.answers import joined_errors
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import NoiseLaw
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_mechanisms.planning import Plan, plan_question
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.window.domain import CROSSED

@@ -22,9 +22,10 @@ from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.comparison import Compared, Unit, compare
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import InfeasibleTargetError
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_mechanisms.planning import Plan
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError

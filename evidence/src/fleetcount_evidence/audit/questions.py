@@ -13,8 +13,9 @@ from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.losses import Neighbours, noise_for
+from fleetcount_mechanisms.losses import Neighbours
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import noise_for
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.statement import of_levels
 from fleetcount_simulator.errors import ScenarioError
@@ -33,6 +34,8 @@ _GAUSSIAN_ON_RESPONSES: Final = GaussianNoise(Fraction(64))
 _ZOOMS: Final = Levels(8, (4, 2), (1, 2))
 """Audited with the noise of the other designs, so that no further law has to be checked."""
 _TOTAL: Final = Levels(3, total=True)
+_WEIGHTED: Final = Levels(3, weighted=True, total=True)
+_MARGINS: Final = Levels(4, margins=(2, 2), total=True)
 _WIDER: Final = GaussianNoise(Fraction(16))
 """A total of sampled answers has four times the variance of a cell."""
 _YES_NO: Final = ("two-coin", "warner", "mangat")
@@ -60,7 +63,9 @@ class AuditedDesign:
 
     @property
     def _far_apart(self) -> tuple[int, int]:
-        """Two values that lie in different cells of every level but the total."""
+        """Two values that lie in different cells of every level but the total, and as far apart as any are."""
+        if not self.design.levels.nested:
+            return 1, self.design.values
         columns, _ = self.design.levels.grid or (2, 1)
         return 1, 1 + columns // 2
 
@@ -145,9 +150,22 @@ def _designs() -> list[Design]:
         (direct, geometric, geometric),
         (die, _GAUSSIAN, _WIDER),
     ]
+    rows = [
+        Design(
+            answer=Truth(levels.values),
+            noise=noise,
+            values=levels.values,
+            aggregators=_AGGREGATORS[0],
+            levels=levels,
+            coarser=(further, *((noise,) * (levels.count - 2))),
+        )
+        for levels in (_WEIGHTED, _MARGINS)
+        for noise, further in ((_GAUSSIAN, _WIDER), (geometric, geometric))
+    ]
     return [
         *plain,
         *zoomed,
+        *rows,
         *(
             Design(
                 answer=answer, noise=noise, values=3, aggregators=_AGGREGATORS[0], levels=_TOTAL, coarser=(of_total,)

@@ -14,7 +14,7 @@ from fleetcount_mechanisms.accounting.charges import budget_for, units_vector
 from fleetcount_mechanisms.accounting.question_losses import units_loss
 from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET, LossBudget, ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw
-from fleetcount_mechanisms.design import Design, Spread
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import (
     InfeasibleTargetError,
     MechanismError,
@@ -22,8 +22,8 @@ from fleetcount_mechanisms.errors import (
     require_positive,
 )
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.losses import PlannedNoise
 from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread
 from fleetcount_mechanisms.randomness import near_sqrt, rounded_up
 
 LARGEST_SD: Final = 10_000

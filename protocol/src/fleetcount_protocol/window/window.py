@@ -469,8 +469,8 @@ def opened_ranges(window: Window) -> tuple[tuple[NoiseLaw, int, tuple[int, int]]
     design, furthest = window.design, window.values - 1
     found = [(law, size, (0, 1)) for law, size in zip(design.laws, design.levels.sizes, strict=True)]
     found[0] = (design.noise, design.summed_count, (0, 1))
-    if design.levels.weighted:
-        place = design.levels.count - 1 - design.levels.total
+    place = design.levels.weighted_place
+    if place is not None:
         found[place] = (design.laws[place], 1, (-furthest, furthest))
     participants = [(design.noise, 1, (0, 1))] * window.question.noised_participants
     return (*found, *participants)

@@ -12,8 +12,8 @@ from typing import Any, Final, Literal, cast
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, answer_names, kind_named, require_levels
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.losses import PlannedNoise, geometric_for
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import PlannedNoise, geometric_for
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount_transport.toml_table import Table

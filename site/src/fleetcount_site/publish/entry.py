@@ -51,7 +51,7 @@ class Entry:
     adversary; `windows` are in the order of the table's rows. `every_s` is 0 for a single release. `keys` are the
     pinned keys by aggregator, None if the publisher pins none. `downloads` are files of the folder by their
     description. `streets` are lines in the coordinates of the places, `attribution` names their source; `note` is why
-    the map has no degrees.
+    the map has no degrees; `numbers` is the line about the numbers of all windows together, of a question for one.
     """
 
     slug: str
@@ -69,6 +69,7 @@ class Entry:
     streets: Sequence[Sequence[tuple[float, float]]] = field(default=(), repr=False)
     attribution: str = ""
     note: str = ""
+    numbers: str = ""
 
     @property
     def single(self) -> bool:

@@ -79,7 +79,7 @@ def question_page(entry: Entry) -> str:
 </div>
 <p><strong id="when">loading ...</strong> · <a id="release" href="release.html">its signed release</a></p>
 <p class="hidden" id="said" role="status"></p>
-{_TOGETHER if entry.total else ""}<div class="columns">
+{_numbers_text(entry)}{_TOGETHER if entry.total else ""}<div class="columns">
 {_map(entry)}
 <section aria-labelledby="cell-name">
 <h2 id="cell-name">Cell</h2>
@@ -118,6 +118,11 @@ def _plain(entry: Entry) -> str:
     first, *more = entry.plain
     rest = "".join(f"\n<p>{escaped(sentence)}</p>" for sentence in more)
     return f'<p class="lead">{escaped(first)}</p>{rest}\n<p class="soft">{_WHOLE_REPORTS}</p>'
+
+
+def _numbers_text(entry: Entry) -> str:
+    over = "" if entry.single else ", all windows together"
+    return f'<p id="read">{escaped(entry.numbers + over)}</p>\n' if entry.numbers else ""
 
 
 def _numbers(state: str) -> str:

@@ -1,0 +1,242 @@
+"""The noise that a question asks for before it is solved for: how that of every level follows, and the weakest one.
+
+Run by whoever plans a question; a device, which is told the noise, goes without it. It must not choose noise that loses
+more than the target: parameters are rounded towards stronger noise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from math import floor
+from typing import Final
+
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, channel_of, kind_of, require_levels
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
+from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError, require_positive
+from fleetcount_mechanisms.gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
+from fleetcount_mechanisms.levels import Levels
+from fleetcount_mechanisms.losses import (
+    NOISE_GRID,
+    neighbours_of,
+    noise_epsilon_for,
+    response_release_epsilon,
+    stated_loss,
+)
+from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.randomness import rounded_up
+
+_OFTEN: Final = Fraction(1, 5)
+"""The rate from which on a total of sampled answers has 4 times the variance of a cell, and not 8 times."""
+_RESPONSE_GRID: Final = 1000
+_VARIANCE_GRID: Final = 100
+_PLACES: Final = 5
+PlannedNoise = TwoSidedNoise | OneSidedNoise | GaussianNoise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """How the noise of every level follows from that of the cells, as a question asks for it before it is solved for.
+
+    `ratios` has for each coarser level its noise against that of the cells: variances are multiplied by it, epsilons
+    divided; without them every level has the noise of the cells.
+
+    Raises:
+        MechanismError: not one ratio above 0 for each coarser level.
+    """
+
+    levels: Levels
+    ratios: tuple[Fraction, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check the number of ratios."""
+        wanted = self.levels.count - 1
+        if not self.ratios:
+            object.__setattr__(self, "ratios", (Fraction(1),) * wanted)
+        if len(self.ratios) != wanted or any(one <= 0 for one in self.ratios):
+            raise MechanismError(f"there are {len(self.ratios)} ratios of noise, allowed: {wanted}, all above 0")
+
+    @classmethod
+    def of_shares(
+        cls, levels: Levels, shares: Sequence[Fraction] = (), law: type[NoiseLaw] = GaussianNoise
+    ) -> "Spread":
+        """Return the noise of levels that have these shares of the budget, the cells first; without shares equal ones.
+
+        The budget is what a value that becomes another loses. `law` is that of the noise: a number that moves by d
+        costs d**2 times as much under Gaussian noise, d times under geometric.
+
+        Raises:
+            MechanismError: not one share above 0 for each level, or levels with a total, which `with_total_for` adds.
+        """
+        if levels.total:
+            raise MechanismError("there is a total, allowed: levels without one; a total has what the others leave")
+        given = tuple(shares) or (Fraction(1, levels.count),) * levels.count
+        if len(given) != levels.count or any(one <= 0 for one in given):
+            raise MechanismError(f"there are {len(given)} shares of the budget, allowed: {levels.count}, all above 0")
+        prices = _prices(levels.replaced, law)
+        ratios = zip(given[1:], prices[1:], strict=True)
+        return cls(levels=levels, ratios=tuple(given[0] / share * price / prices[0] for share, price in ratios))
+
+    def with_total_for(self, answer: AnswerLaw, law: type[NoiseLaw], unit: int = 1) -> "Spread":
+        """Return the same and a total, where one of an answer with noise of this law costs little; else the same.
+
+        A direct value that comes moves one number of each level and the total, where one that moves changes two of each
+        level: a total that has what is left costs nothing, without a weighted sum 1/tau = sum of 1/s_l. Of that one the
+        second moves V - 1 as far as the first, so that more is left.
+        `unit` windows share a toss of the sampling coin. Under a coin a window the total beside the cells alone has 4
+        times their Gaussian variance, 8 times below a rate of 1/5: in a month at (10, 1e-9) a cell then errs by .2 %
+        more at a rate of 1/4, by .7 % at 1/10. It needs more values than that: the sum of few cells has less noise.
+        Under longer coins a total has its price.
+        """
+        form = kind_of(answer).form
+        if self.levels.total or answer.values == 1 or law is OneSidedNoise:
+            return self
+        if form is AnswerForm.TRUTH:
+            ratio = self.free_total(law)
+        elif form is AnswerForm.TWO_ROUNDS and law is GaussianNoise and unit == self.levels.count == 1:
+            hit, miss = channel_of(answer)
+            ratio = Fraction(4 if hit - miss >= _OFTEN else 8)
+            if answer.values <= ratio:
+                return self
+        else:
+            return self
+        return Spread(levels=replace(self.levels, total=True), ratios=(*self.ratios, ratio))
+
+    def free_total(self, law: type[NoiseLaw]) -> Fraction:
+        """Return the ratio from which on a total of direct answers costs nothing."""
+        return 1 / (self._cost(self.levels.replaced, law) - self._cost(self.levels.come, law))
+
+    def cells_share(self, law: type[NoiseLaw]) -> Fraction:
+        """Return the part of the budget that the cells have; a total's part is not counted."""
+        return 2 / self._cost(self.levels.replaced, law)
+
+    def _cost(self, amounts: Sequence[tuple[int, int]], law: type[NoiseLaw]) -> Fraction:
+        """Return what all levels but the total lose, in what one cell loses that moves by 1."""
+        levels = self.levels.count - self.levels.total
+        prices = zip(_prices(amounts, law), (Fraction(1), *self.ratios), strict=True)
+        return sum((price / ratio for price, ratio in list(prices)[:levels]), Fraction(0))
+
+    @property
+    def widest(self) -> Fraction:
+        """The largest variance of a level's noise in those of the cells'; at least 1."""
+        return max((Fraction(1), *self.ratios))
+
+    def coarser(self, noise: NoiseLaw) -> tuple[NoiseLaw, ...]:
+        """Return the noise of every level above the cells, whose own is `noise`."""
+        return tuple(scaled(noise, ratio) for ratio in self.ratios)
+
+    def design(self, answer: AnswerLaw, noise: NoiseLaw, aggregators: int = FEWEST_AGGREGATORS) -> Design:
+        """Return the design of these levels, `noise` being that of the cells."""
+        return Design(
+            answer=answer,
+            noise=noise,
+            values=answer.values,
+            aggregators=aggregators,
+            levels=self.levels,
+            coarser=self.coarser(noise),
+        )
+
+
+def _prices(amounts: Sequence[tuple[int, int]], law: type[NoiseLaw]) -> list[int]:
+    """Return what each level's numbers that move cost beside one of the same noise that moves by 1."""
+    return [often * (by**2 if law is GaussianNoise else by) for often, by in amounts]
+
+
+def scaled(noise: NoiseLaw, ratio: Fraction) -> NoiseLaw:
+    """Return the law with `ratio` times the variance, or an epsilon divided by it, but no weaker one than is allowed.
+
+    Raises:
+        MechanismError: a law without a parameter.
+    """
+    if ratio == 1:
+        return noise
+    if isinstance(noise, GaussianNoise):
+        return GaussianNoise(max(noise.variance * ratio, SMALLEST_VARIANCE))
+    if isinstance(noise, TwoSidedNoise):
+        return TwoSidedNoise(min(noise.epsilon / ratio, Fraction(LARGEST_PLANNED_EPSILON)))
+    if isinstance(noise, OneSidedNoise):
+        return OneSidedNoise(min(noise.epsilon / ratio, Fraction(LARGEST_PLANNED_EPSILON)), noise.direction)
+    raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose levels may differ")
+
+
+def noise_for(
+    answer: AnswerLaw, epsilon: Fraction, law: type[PlannedNoise] = TwoSidedNoise, spread: Spread | None = None
+) -> PlannedNoise:
+    """Return the weakest noise of the cells with which the published counts of all levels lose at most epsilon.
+
+    One-sided noise is charged as it is, once a zoom. A response is searched on multiples of 1/1000, the others solved
+    on 10**-6. Gaussian noise, whose epsilon is at `gaussian_losses.STATED_DELTA`, is searched on variances in 1/100.
+    `spread` says how the noise of the coarser levels follows.
+
+    Raises:
+        MechanismError: a target not in (0, 100], or too small for the grid; several levels of answers that devices
+            randomize, or a total with less geometric noise than is free.
+        InfeasibleTargetError: no noise on this response reaches the target.
+    """
+    parts = Spread(levels=Levels(answer.values)) if spread is None else spread
+    require_levels(answer, parts.levels.count)
+    if law is GaussianNoise:
+        return _gaussian_for(answer, require_positive("epsilon", epsilon), parts)
+    if parts.levels.total and law is OneSidedNoise:
+        raise MechanismError("a total is asked of one-sided counts, allowed: of counts with two-sided noise")
+    if parts.levels.total and parts.ratios[-1] < (free := parts.free_total(law)):
+        raise MechanismError(
+            f"a total has {parts.ratios[-1]} times the geometric noise of a cell, allowed: {free} times or more, which"
+            " costs nothing"
+        )
+    return geometric_for(answer, epsilon, law is OneSidedNoise, parts.cells_share(law))
+
+
+def geometric_for(
+    answer: AnswerLaw,
+    epsilon: Fraction,
+    one_sided: bool,
+    share: Fraction = Fraction(1),
+) -> TwoSidedNoise | OneSidedNoise:
+    """Return the weakest geometric noise of cells that have `share` of the levels' budget.
+
+    Raises:
+        MechanismError, InfeasibleTargetError: as `noise_for`.
+    """
+    target = require_positive("epsilon", epsilon)
+    if one_sided:
+        return OneSidedNoise(min(target * share, Fraction(LARGEST_PLANNED_EPSILON)))
+    if kind_of(answer).form not in (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH):
+        return TwoSidedNoise(_response_noise(answer, target))
+    needed = noise_epsilon_for(target, channel_of(answer)[0], neighbours_of(answer.values))
+    # A value that comes moves a number of every zoom; the numbers that move lose together (F1).
+    each = Fraction(floor(needed * share * NOISE_GRID), NOISE_GRID)
+    if each <= 0:
+        raise MechanismError(f"the cells have a share of {share}, allowed: a noise epsilon of 1/{NOISE_GRID} for them")
+    return TwoSidedNoise(min(each, Fraction(LARGEST_PLANNED_EPSILON)))
+
+
+def _gaussian_for(answer: AnswerLaw, target: Fraction, parts: Spread) -> GaussianNoise:
+    """Return the least variance on the grid whose loss is within the target, by bisection: the loss falls."""
+
+    def within(steps: int) -> bool:
+        epsilon, _ = stated_loss(parts.design(answer, GaussianNoise(Fraction(steps, _VARIANCE_GRID))))
+        return rounded_up(epsilon, _PLACES) <= target
+
+    low, high = (int(one * _VARIANCE_GRID) for one in (SMALLEST_VARIANCE, LARGEST_VARIANCE / parts.widest))
+    if not within(high):
+        raise InfeasibleTargetError(f"epsilon is {target}, allowed: one that noise of variance 10**8 reaches")
+    low -= 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if within(middle) else (middle, high)
+    return GaussianNoise(Fraction(high, _VARIANCE_GRID))
+
+
+def _response_noise(answer: AnswerLaw, target: Fraction) -> Fraction:
+    """Return the largest multiple of 1/1000 whose released loss is within the target, by bisection: the loss grows."""
+    low, high = 0, LARGEST_PLANNED_EPSILON * _RESPONSE_GRID + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        within = response_release_epsilon(answer, Fraction(middle, _RESPONSE_GRID)) <= target
+        low, high = (middle, high) if within else (low, middle)
+    if low == 0:
+        least = response_release_epsilon(answer, Fraction(1, _RESPONSE_GRID))
+        raise InfeasibleTargetError(
+            f"epsilon is {target}, allowed: at least {least}, which the strongest noise on this response reaches"
+        )
+    return Fraction(low, _RESPONSE_GRID)
