@@ -189,6 +189,6 @@ def _with_margins(design: Design, outputs: Sequence[int], level: Fraction) -> Co
 
 
 def _pyramid(design: Design) -> Pyramid:
-    if len(design.levels.sides) + design.levels.total == 1:
+    if len(design.levels.sides) + design.levels.total == 1 and not design.levels.margins:
         raise RangeError("levels", 1, "2 or more")
     return pyramid_of(design.levels)
