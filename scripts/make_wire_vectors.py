@@ -21,7 +21,11 @@ from fleetcount_protocol.channel import certificates, deny_list, greetings, sess
 from fleetcount_protocol.channel.hpke import HpkeKeyPair  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError, QuestionError  # noqa: E402 - path
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId  # noqa: E402 - path
-from fleetcount_protocol.question import key_list, orders  # noqa: E402 - path
+from fleetcount_protocol.question import (  # noqa: E402 - path
+    key_list,
+    orders,
+    question_json,
+)
 from fleetcount_protocol.question import signing as signed_question_file  # noqa: E402 - path
 from fleetcount_protocol.question.question import decode_question, window_at, window_verify_key  # noqa: E402 - path
 from fleetcount_protocol.release import commitments  # noqa: E402 - path
@@ -90,7 +94,7 @@ def questions() -> list[dict[str, Any]]:
                 "name": name,
                 "canonical": made.canonical.hex(),
                 "question_id": made.question_id.hex(),
-                "question": signed_question_file.question_to_json(unstarted),
+                "question": question_json.question_to_json(unstarted),
                 **({} if unstarted is made else {"start": made.schedule.first}),
                 "seed": question_samples.SEED.hex(),
                 "signatures": [signature.hex() for signature in signed.signatures],

@@ -18,7 +18,7 @@ from fleetcount_analysis.estimates import (
     unary_cells,
 )
 from fleetcount_analysis.reading import exact_estimates
-from fleetcount_mechanisms import losses
+from fleetcount_mechanisms import planned_noise
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import TwoSidedNoise
@@ -134,7 +134,7 @@ def test_sampling_estimates_divide_by_the_rate_exactly() -> None:
 def test_sampling_standard_errors_are_those_of_the_mechanisms(count: int) -> None:
     ours = sampling_standard_errors([count], Fraction(1, 4), Fraction(17, 10), 2)
 
-    assert ours[0] == pytest.approx(losses.release_sd(count, Fraction(1, 4), Fraction(17, 10), 2), rel=1e-12)
+    assert ours[0] == pytest.approx(planned_noise.release_sd(count, Fraction(1, 4), Fraction(17, 10), 2), rel=1e-12)
     channel = SamplingChannel(sampling_rate=Fraction(1, 4), noise=noise_sum(Fraction(17, 10), 2))
     assert ours[0] ** 2 == pytest.approx(16 * float(channel.variance(np.array([float(count)]))[0]), rel=1e-12)
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.losses import sampling_sd
+from fleetcount_mechanisms.planned_noise import sampling_sd
 from fleetcount_mechanisms.planning import (
     crossover_share,
     local_sampling_rate,

@@ -13,6 +13,7 @@ __all__ = [
     "Budget",
     "CellHistory",
     "CheckFailedError",
+    "Crosstab",
     "FleetcountError",
     "Keys",
     "MissingPackageError",
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from fleetcount_analysis.errors import AnalysisError
     from fleetcount_protocol.errors import FleetcountError, SignatureError, UsageError
 
+    from fleetcount.analyst.crosstab import Crosstab
     from fleetcount.analyst.kept_releases import Budget, CellHistory, Releases, read_releases
     from fleetcount.analyst.keys import Keys, read_keys
     from fleetcount.analyst.planning import PlannedCount, plan
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from fleetcount.command.base import CheckFailedError
 else:
     _HOMES = {
+        "fleetcount.analyst.crosstab": "Crosstab",
         "fleetcount.analyst.keys": "Keys read_keys",
         "fleetcount.analyst.planning": "PlannedCount plan",
         "fleetcount.analyst.releases": "Release UnverifiedError VerifiedRelease read_release",

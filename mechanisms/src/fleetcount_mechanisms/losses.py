@@ -7,7 +7,7 @@ of participants.
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from math import exp, expm1, fsum, isfinite, lgamma, log, log1p, sqrt
+from math import expm1, log1p
 from typing import Final, cast
 
 from fleetcount_mechanisms.answers import (
@@ -23,12 +23,11 @@ from fleetcount_mechanisms.errors import (
     MechanismError,
     require_at_least,
     require_fraction,
-    require_positive,
 )
 from fleetcount_mechanisms.gaussian_losses import gaussian_loss
 from fleetcount_mechanisms.moves import moves_pure
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
-from fleetcount_mechanisms.randomness import float_up, fraction_down, near_exp, near_log, near_sqrt, rounded_up
+from fleetcount_mechanisms.randomness import float_up, near_exp, near_log, rounded_up
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 
@@ -112,65 +111,22 @@ def exposure(sampling_rate: Fraction, queries: int) -> Fraction:
     Raises:
         MechanismError: p not in (0, 1], or Q below 0.
     """
-    return 1 - (1 - _rate(sampling_rate)) ** require_at_least("queries", queries, 0)
-
-
-def central_delta(sampling_rate: float, count: int, epsilon: float) -> float:
-    """Return the least delta of the exact difference of the rounds, when a cell of `count` devices loses one of them.
-
-    The difference is Binomial(count, p); the result is the larger hockey-stick divergence between it and
-    Binomial(count - 1, p), to a relative error of about 1e-12 for counts to 10**4. No other device adds anything.
-
-    Raises:
-        MechanismError: p not in (0, 1), count not in 1..10**7, or a negative or infinite epsilon.
-    """
-    if not 0 < sampling_rate < 1:
-        raise MechanismError(f"sampling rate is {sampling_rate}, allowed: 0 < sampling rate < 1")
-    if not 1 <= count <= 10**7:
-        raise MechanismError(f"count is {count}, allowed: 1..{10**7}")
-    if not (epsilon >= 0 and isfinite(epsilon)):
-        raise MechanismError(f"epsilon is {epsilon}, allowed: 0 or more, finite")
-    return max(_delta_losing(sampling_rate, count, epsilon), _delta_gaining(sampling_rate, count, epsilon))
-
-
-def _binomial(count: int, successes: int, rate: float) -> float:
-    ways = lgamma(count + 1) - lgamma(successes + 1) - lgamma(count - successes + 1)
-    return exp(ways + successes * log(rate) + (count - successes) * log1p(-rate))
-
-
-def _delta_losing(rate: float, count: int, epsilon: float) -> float:
-    # The ratio of Binomial(n, p) to Binomial(n-1, p) at j is n (1-p)/(n-j), which grows with j: the first factor that
-    # is not positive ends the sum. At j = n the second law is 0, so all of p**n counts.
-    terms = [rate**count]
-    for successes in range(count - 1, -1, -1):
-        factor = count * (1 - rate) / (count - successes) - exp(epsilon)
-        if factor <= 0:
-            break
-        terms.append(_binomial(count - 1, successes, rate) * factor)
-    return fsum(terms)
-
-
-def _delta_gaining(rate: float, count: int, epsilon: float) -> float:
-    terms: list[float] = []
-    for successes in range(count):
-        factor = 1 - exp(epsilon) * count * (1 - rate) / (count - successes)
-        if factor <= 0:
-            break
-        terms.append(_binomial(count - 1, successes, rate) * factor)
-    return fsum(terms)
+    return 1 - (1 - checked_rate(sampling_rate)) ** require_at_least("queries", queries, 0)
 
 
 # The noised release: every aggregator adds full-strength geometric noise to the difference.
 
 
-def _rate(sampling_rate: object) -> Fraction:
+def checked_rate(sampling_rate: object) -> Fraction:
+    """Return an exact sampling rate; raises MechanismError for one that is not, or not in (0, 1]."""
     rate = require_fraction("sampling rate", sampling_rate)
     if not 0 < rate <= 1:
         raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")
     return rate
 
 
-def _checked_floats(sampling_rate: Fraction | float, epsilon: Fraction | float) -> tuple[float, float]:
+def checked_floats(sampling_rate: Fraction | float, epsilon: Fraction | float) -> tuple[float, float]:
+    """Return a sampling rate and a loss; raises MechanismError for p not in (0, 1] or a loss not in (0, 100]."""
     rate, loss = float(sampling_rate), float(epsilon)
     if not 0 < rate <= 1:
         raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")
@@ -185,7 +141,7 @@ def release_epsilon_one_cell(sampling_rate: Fraction | float, noise_epsilon: Fra
     Raises:
         MechanismError: p not in (0, 1], or e1 not in (0, 100].
     """
-    rate, noise = _checked_floats(sampling_rate, noise_epsilon)
+    rate, noise = checked_floats(sampling_rate, noise_epsilon)
     return log1p(rate * expm1(noise))
 
 
@@ -195,60 +151,10 @@ def release_epsilon_two_cell(sampling_rate: Fraction | float, noise_epsilon: Fra
     Raises:
         MechanismError: p not in (0, 1], or e1 not in (0, 100].
     """
-    rate, noise = _checked_floats(sampling_rate, noise_epsilon)
+    rate, noise = checked_floats(sampling_rate, noise_epsilon)
     if rate == 1:
         return 2 * noise
     return log1p(rate * expm1(noise)) - log1p(rate * expm1(-noise))
-
-
-def noise_epsilon_one_cell(target_epsilon: Fraction | float, sampling_rate: Fraction | float) -> float:
-    """Return e1 = ln(1 + (e**eps' - 1)/p), the inverse of release_epsilon_one_cell; for display, not rounded down.
-
-    Raises:
-        MechanismError: p not in (0, 1], or eps' not in (0, 100].
-    """
-    rate, target = _checked_floats(sampling_rate, target_epsilon)
-    return log1p(expm1(target) / rate)
-
-
-def noise_epsilon_two_cell(target_epsilon: Fraction | float, sampling_rate: Fraction | float) -> float:
-    """Return the e1 whose two-cell loss is eps'; for display, not rounded down.
-
-    With E = e**eps', e**e1 is the positive root of p x**2 - (1-p)(E-1) x - p E = 0.
-
-    Raises:
-        MechanismError: p not in (0, 1], or eps' not in (0, 100].
-    """
-    rate, target = _checked_floats(sampling_rate, target_epsilon)
-    middle = (1 - rate) * expm1(target)
-    return log((middle + sqrt(middle * middle + 4 * rate * rate * exp(target))) / (2 * rate))
-
-
-def noise_epsilon_for(target_epsilon: Fraction, sampling_rate: Fraction, neighbours: Neighbours) -> Fraction:
-    """Return the largest e1 that is a multiple of 10**-6 and keeps the release's loss at or below the target.
-
-    Raises:
-        MechanismError: a target not in (0, 100] or so small that e1 would be 0, or p not in (0, 1].
-    """
-    target, rate = require_positive("target epsilon", target_epsilon), _rate(sampling_rate)
-    if target > 100:
-        raise MechanismError(f"target epsilon is {target}, allowed: 0 < target epsilon <= 100")
-    if rate == 1:
-        whole = target if neighbours is Neighbours.ONE_CELL else target / 2
-        noise = Fraction(whole.numerator * NOISE_GRID // whole.denominator, NOISE_GRID)
-    else:
-        noise = fraction_down(_noise_for(target, rate, neighbours), NOISE_GRID)
-    if noise <= 0:
-        raise MechanismError(f"target epsilon is {target}, allowed: large enough for a noise epsilon of 1/{NOISE_GRID}")
-    return noise
-
-
-def _noise_for(target: Fraction, rate: Fraction, neighbours: Neighbours) -> Fraction:
-    power = near_exp(target)
-    if neighbours is Neighbours.ONE_CELL:
-        return near_log(1 + (power - 1) / rate)
-    middle = (1 - rate) * (power - 1)
-    return near_log((middle + near_sqrt(middle * middle + 4 * rate * rate * power)) / (2 * rate))
 
 
 def exact_release_epsilon(rate: Fraction, noise: Fraction, neighbours: Neighbours) -> Fraction:
@@ -258,28 +164,6 @@ def exact_release_epsilon(rate: Fraction, noise: Fraction, neighbours: Neighbour
     more = 1 + rate * (near_exp(noise) - 1)
     less = 1 if neighbours is Neighbours.ONE_CELL else 1 - rate * (1 - near_exp(-noise))
     return near_log(more / less)
-
-
-def sampling_sd(count: int, sampling_rate: Fraction | float) -> float:
-    """Return sqrt(n (1-p)/p), the sd of the estimate of a cell of n devices before noise, for any number of No.
-
-    Raises:
-        MechanismError: n below 0, or p not in (0, 1].
-    """
-    rate, _ = _checked_floats(sampling_rate, 1)
-    return sqrt(require_at_least("count", count, 0) * (1 - rate) / rate)
-
-
-def release_sd(count: int, sampling_rate: Fraction | float, noise_epsilon: Fraction | float, aggregators: int) -> float:
-    """Return sqrt(n (1-p)/p + k 2a/((1-a)**2 p**2)), a = e**-e1: the sd of a released cell of n devices with k noises.
-
-    Raises:
-        MechanismError: n below 0, p not in (0, 1], e1 not in (0, 100], or k below 1.
-    """
-    rate, noise = _checked_floats(sampling_rate, noise_epsilon)
-    require_at_least("aggregators", aggregators, 1)
-    noise_variance = aggregators * -2 * exp(-noise) / (expm1(-noise) * -expm1(-noise))
-    return sqrt(sampling_sd(count, rate) ** 2 + noise_variance / rate**2)
 
 
 _PLACES: Final = 5

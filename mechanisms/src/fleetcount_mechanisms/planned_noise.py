@@ -7,23 +7,25 @@ more than the target: parameters are rounded towards stronger noise.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import floor
+from math import exp, expm1, floor, log, log1p, sqrt
 from typing import Final
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, channel_of, kind_of, most_of, require_levels
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design
-from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError, require_positive
+from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError, require_at_least, require_positive
 from fleetcount_mechanisms.gaussian import LARGEST_VARIANCE, SMALLEST_VARIANCE
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.losses import (
     NOISE_GRID,
+    Neighbours,
+    checked_floats,
+    checked_rate,
     neighbours_of,
-    noise_epsilon_for,
     response_release_epsilon,
     stated_loss,
 )
 from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.randomness import rounded_up
+from fleetcount_mechanisms.randomness import fraction_down, near_exp, near_log, near_sqrt, rounded_up
 
 _OFTEN: Final = Fraction(1, 5)
 """The rate from which on a total of sampled answers has 4 times the variance of a cell, and not 8 times."""
@@ -158,6 +160,78 @@ def scaled(noise: NoiseLaw, ratio: Fraction) -> NoiseLaw:
     if isinstance(noise, OneSidedNoise):
         return OneSidedNoise(min(noise.epsilon / ratio, Fraction(LARGEST_PLANNED_EPSILON)), noise.direction)
     raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose levels may differ")
+
+
+def noise_epsilon_one_cell(target_epsilon: Fraction | float, sampling_rate: Fraction | float) -> float:
+    """Return e1 = ln(1 + (e**eps' - 1)/p), the inverse of release_epsilon_one_cell; for display, not rounded down.
+
+    Raises:
+        MechanismError: p not in (0, 1], or eps' not in (0, 100].
+    """
+    rate, target = checked_floats(sampling_rate, target_epsilon)
+    return log1p(expm1(target) / rate)
+
+
+def noise_epsilon_two_cell(target_epsilon: Fraction | float, sampling_rate: Fraction | float) -> float:
+    """Return the e1 whose two-cell loss is eps'; for display, not rounded down.
+
+    With E = e**eps', e**e1 is the positive root of p x**2 - (1-p)(E-1) x - p E = 0.
+
+    Raises:
+        MechanismError: p not in (0, 1], or eps' not in (0, 100].
+    """
+    rate, target = checked_floats(sampling_rate, target_epsilon)
+    middle = (1 - rate) * expm1(target)
+    return log((middle + sqrt(middle * middle + 4 * rate * rate * exp(target))) / (2 * rate))
+
+
+def noise_epsilon_for(target_epsilon: Fraction, sampling_rate: Fraction, neighbours: Neighbours) -> Fraction:
+    """Return the largest e1 that is a multiple of 10**-6 and keeps the release's loss at or below the target.
+
+    Raises:
+        MechanismError: a target not in (0, 100] or so small that e1 would be 0, or p not in (0, 1].
+    """
+    target, rate = require_positive("target epsilon", target_epsilon), checked_rate(sampling_rate)
+    if target > 100:
+        raise MechanismError(f"target epsilon is {target}, allowed: 0 < target epsilon <= 100")
+    if rate == 1:
+        whole = target if neighbours is Neighbours.ONE_CELL else target / 2
+        noise = Fraction(whole.numerator * NOISE_GRID // whole.denominator, NOISE_GRID)
+    else:
+        noise = fraction_down(_noise_for(target, rate, neighbours), NOISE_GRID)
+    if noise <= 0:
+        raise MechanismError(f"target epsilon is {target}, allowed: large enough for a noise epsilon of 1/{NOISE_GRID}")
+    return noise
+
+
+def _noise_for(target: Fraction, rate: Fraction, neighbours: Neighbours) -> Fraction:
+    power = near_exp(target)
+    if neighbours is Neighbours.ONE_CELL:
+        return near_log(1 + (power - 1) / rate)
+    middle = (1 - rate) * (power - 1)
+    return near_log((middle + near_sqrt(middle * middle + 4 * rate * rate * power)) / (2 * rate))
+
+
+def sampling_sd(count: int, sampling_rate: Fraction | float) -> float:
+    """Return sqrt(n (1-p)/p), the sd of the estimate of a cell of n devices before noise, for any number of No.
+
+    Raises:
+        MechanismError: n below 0, or p not in (0, 1].
+    """
+    rate, _ = checked_floats(sampling_rate, 1)
+    return sqrt(require_at_least("count", count, 0) * (1 - rate) / rate)
+
+
+def release_sd(count: int, sampling_rate: Fraction | float, noise_epsilon: Fraction | float, aggregators: int) -> float:
+    """Return sqrt(n (1-p)/p + k 2a/((1-a)**2 p**2)), a = e**-e1: the sd of a released cell of n devices with k noises.
+
+    Raises:
+        MechanismError: n below 0, p not in (0, 1], e1 not in (0, 100], or k below 1.
+    """
+    rate, noise = checked_floats(sampling_rate, noise_epsilon)
+    require_at_least("aggregators", aggregators, 1)
+    noise_variance = aggregators * -2 * exp(-noise) / (expm1(-noise) * -expm1(-noise))
+    return sqrt(sampling_sd(count, rate) ** 2 + noise_variance / rate**2)
 
 
 def noise_for(

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_mechanisms.losses import Neighbours, noise_epsilon_for
+from fleetcount_mechanisms.losses import Neighbours
+from fleetcount_mechanisms.planned_noise import noise_epsilon_for
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_simulator import attackers
 from fleetcount_simulator.attackers.alarm import alarm_power, alarms, largest_unseen

@@ -288,10 +288,11 @@ def usual_points(root: Table) -> int | None:
 
 def _with_margins(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind) -> bool:
     """Return whether the margins of a cross are opened: as asked, or by default where nothing speaks against it."""
+    direct = kind_of(answer).form is AnswerForm.TRUTH
     against = {
         "table": not isinstance(domain, Cross),
         "single": 1 in (shape_of(domain) or ()),
-        "mode": kind_of(answer).form is not AnswerForm.TRUTH,
+        "mode": not direct,
         "kind": kind not in (ReleaseKind.GAUSSIAN, ReleaseKind.GEOMETRIC),
     }
     why = next((reason for reason, holds in against.items() if holds), None)

@@ -28,9 +28,8 @@ from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.losses import (
     linked_delta,
     message_epsilon_binary,
-    noise_epsilon_two_cell,
-    release_sd,
 )
+from fleetcount_mechanisms.planned_noise import noise_epsilon_two_cell, release_sd
 from fleetcount_mechanisms.planning import coins_variance
 from fleetcount_mechanisms.randomness import near_log
 from fleetcount_mechanisms.renyi import (

@@ -13,10 +13,8 @@ from fleetcount_analysis.figures import Line, LinePanel, line_panels
 from fleetcount_mechanisms.losses import (
     Neighbours,
     message_epsilon_of_face,
-    noise_epsilon_for,
-    release_sd,
-    sampling_sd,
 )
+from fleetcount_mechanisms.planned_noise import noise_epsilon_for, release_sd, sampling_sd
 from fleetcount_mechanisms.response_laws import k_ary_sd, mangat_sd, two_coin_sd, warner_sd
 from fleetcount_mechanisms.responses import TwoCoin
 from numpy.typing import NDArray
