@@ -120,6 +120,27 @@ async def test_sessions_beyond_the_memory_are_found_in_the_store_without_a_secon
     assert len({session.window_key(b"\0\1") for session in again if session is not None}) == 40
 
 
+async def test_a_request_of_before_the_restart_gets_the_answer_of_before_and_its_keys_and_a_new_one_takes_no_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = await started()
+    context = network.core(0).context
+    request = request_of(network, 0)
+    before = await sessions_of(context).open([request])
+    [kept] = await sessions_of(context).find([bytes(request.session_id)])
+    context.windows.sessions.live.clear()
+
+    again = await sessions_of(context).open([request])
+    [found] = await sessions_of(context).find([bytes(request.session_id)])
+    monkeypatch.setattr(context.store, "read", None)
+    [new] = await sessions_of(context).open([request_of(network, 1)])
+
+    assert again == before
+    assert kept is not None
+    assert found == kept
+    assert isinstance(new, SessionAccepted)
+
+
 async def test_a_device_of_an_authority_that_is_trusted_no_more_keeps_no_session_after_a_restart() -> None:
     network = await started()
     context = network.core(0).context
