@@ -48,7 +48,8 @@ from fleetcount_protocol.question.key_list import verify_key_list
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
 from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
-from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, UploadAnswer
+from fleetcount_protocol.wire.device_columns import Upload, UploadAnswer
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, DeviceMessage
 from fleetcount_protocol.wire.peer import split_seal_set
 from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
@@ -412,10 +413,12 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
         listed = QUESTION_LIST.from_pb(
             await stub.ListQuestions(QUESTION_LIST_QUERY.to_pb(QuestionQuery(aggregator_id=ALPHA, deployment="test")))
         )
-        call = stub.Upload()
+        call = stub.Answer()
         for _ in range(2):
-            await call.write(UPLOAD.to_pb(Upload.of(ALPHA, device.first(0)[:1])))
-            answer = UPLOAD_ANSWER.from_pb(await call.read()).only_one
+            await call.write(DEVICE_MESSAGE.to_pb(DeviceMessage(upload=Upload.of(ALPHA, device.first(0)[:1]))))
+            answered = AGGREGATOR_MESSAGE.from_pb(await call.read()).upload
+            assert answered is not None
+            answer = answered.only_one
             assert isinstance(answer, Receipt)
         await call.done_writing()
         with pytest.raises(grpc.aio.AioRpcError) as malformed:
@@ -467,7 +470,12 @@ class DeviceListening:
 
     async def upload(self, channel: grpc.aio.Channel) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
         """Return a stream on which one instalment of an unknown window has been sent."""
-        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(f"{_SERVICE}/Upload")()
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(f"{_SERVICE}/Answer")()
+        await self.send(call)
+        return call
+
+    async def send(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> None:
+        """Send one instalment of an unknown window."""
         instalment = Instalment(
             window_id=WindowId(bytes(32)),
             report_id=ReportId(bytes(16)),
@@ -477,14 +485,15 @@ class DeviceListening:
             public_share=b"",
             ciphertext=bytes(48),
         )
-        await call.write(UPLOAD.encode(Upload.of(ALPHA, [instalment])))
-        return call
+        await call.write(DEVICE_MESSAGE.encode(DeviceMessage(upload=Upload.of(ALPHA, [instalment]))))
 
     async def answer(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> RejectReason:
         """Return why the instalment was refused."""
         data = await call.read()
         assert isinstance(data, bytes)
-        refusal = UPLOAD_ANSWER.decode(data).only_one
+        answered = AGGREGATOR_MESSAGE.decode(data).upload
+        assert answered is not None
+        refusal = answered.only_one
         assert isinstance(refusal, Refusal)
         return refusal.reason
 
@@ -500,7 +509,7 @@ async def test_a_caller_that_sends_nothing_is_let_go() -> None:
         DeviceListening(AdmissionTable(idle_s=0.05)) as here,
         here.channel(device_authority().issue_device()) as channel,
     ):
-        for method in ("Upload", "ListQuestions", "OpenSessions", "GetRelease"):
+        for method in ("Answer", "ListQuestions", "GetRelease"):
             call = channel.stream_stream(f"{_SERVICE}/{method}")()
             async with asyncio.timeout(30):
                 assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -516,15 +525,21 @@ async def test_a_certificate_has_so_many_calls_over_all_its_connections() -> Non
         here.channel(one) as second,
         here.channel(other) as third,
     ):
-        held = [await here.upload(channel) for channel in (first, second)]
-        assert [await here.answer(call) for call in held] == [RejectReason.UNKNOWN_WINDOW] * 2
+        idle = [await here.upload(channel) for channel in (first, second)]
+        assert [await here.answer(call) for call in idle] == [RejectReason.UNKNOWN_WINDOW] * 2
+        held: list[Any] = [channel.stream_stream(f"{_SERVICE}/Answer")() for channel in (first, second)]
+        async with asyncio.timeout(60):
+            while here.admission._calls.used < 2:
+                await asyncio.sleep(0.01)
         query = QUESTION_LIST_QUERY.encode(QuestionQuery(aggregator_id=ALPHA, deployment="test"))
 
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await second.unary_unary(f"{_SERVICE}/ListQuestions")(query)
+        await here.send(idle[0])
+        assert await idle[0].code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # A message of it is a call, too.
         await here.answer(await here.upload(third))
-        await held[0].done_writing()
-        assert await held[0].code() is grpc.StatusCode.OK
+        await here.send(held[0])
+        await here.answer(held[0])
 
         assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
         assert await second.unary_unary(f"{_SERVICE}/ListQuestions")(query) == b""
@@ -588,7 +603,7 @@ async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> Non
         "ListQuestions": QUESTION_LIST_QUERY.encode(QuestionQuery(aggregator_id=ALPHA, deployment="test")),
         "GetRelease": b"",
     }
-    calls = {**reading, "OpenSessions": b"", "Upload": b""}
+    calls = {**reading, "Answer": b""}
     found: dict[Purpose, set[str]] = {}
     async with DeviceListening(AdmissionTable()) as here:
         for purpose in (Purpose.DEVICE, Purpose.READER, Purpose.RELAY, Purpose.AGGREGATOR):
@@ -618,8 +633,8 @@ async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> N
         here.channel(one) as first,
         here.channel(twin) as second,
     ):
-        held = await here.upload(first)
-        await here.answer(held)
+        held: Any = first.stream_stream(f"{_SERVICE}/Answer")()
+        await here.wait_for(1)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await second.unary_unary(f"{_SERVICE}/ListQuestions")(query)
         held.cancel()

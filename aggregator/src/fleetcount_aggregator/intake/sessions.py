@@ -146,7 +146,11 @@ class Sessions:
         """
         request = asked.request
         device = self._unless_shut_out(await self._device_of(asked) if held is None else held.certificate)
-        answer = device if isinstance(device, RejectReason) else await self._answer(request, device, is_held=held is not None)
+        answer = (
+            device
+            if isinstance(device, RejectReason)
+            else await self._answer(request, device, is_held=held is not None)
+        )
         if isinstance(answer, SessionAccepted):
             self._host.admission.held(asked.who)
             return answer
