@@ -322,7 +322,8 @@ async def test_each_message_of_a_stream_asks_again_whether_its_caller_may_call()
         await until(lambda: it.admission.callers == 1)
         for call in streams:
             await call.write(b"2")
-        codes = [await call.code() for call in streams]
+        async with asyncio.timeout(30):
+            codes = [await call.code() for call in streams]
         held.cancel()
 
     assert codes == [
@@ -357,7 +358,8 @@ async def test_a_connection_keeps_four_idle_streams_and_what_is_idle_beyond_them
     async with here() as it, it.channel() as channel, it.channel() as other:
         kept = [await begun_stream(channel) for _ in range(4)]
         fifth = await begun_stream(channel)
-        code = await fifth.code()
+        async with asyncio.timeout(30):
+            code = await fifth.code()
         kept.append(await begun_stream(other))
         await until(lambda: len(it.grpc_admission.kept) == 5)
         for call in kept:
