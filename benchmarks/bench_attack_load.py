@@ -40,7 +40,8 @@ from fleetcount_protocol.vdaf.two_round import second_instalments
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, Release, ReleaseKind
 from fleetcount_protocol.window.window import Window, prio3_of
-from fleetcount_protocol.wire.device import SESSION_REQUEST, SESSION_REQUESTS
+from fleetcount_protocol.wire.device import SESSION_REQUEST
+from fleetcount_protocol.wire.device_stream import DEVICE_MESSAGE, DeviceMessage
 from fleetcount_protocol.wire.topics import session_topic
 from fleetcount_simulator.network.children import Child
 from fleetcount_simulator.network.connections import own_transport
@@ -253,7 +254,8 @@ def identities(parties: Parties, role: str, count: int) -> list[tuple[str, str, 
         )
         bad = replace(request, signature=device.private_key.sign(b"something else", _ecdsa()))
         # The message of a publisher holds one request, a call as many as are worth a worker's time.
-        data = SESSION_REQUEST.encode(bad) if role == "mqtt" else SESSION_REQUESTS.encode(_others(bad))
+        many = DeviceMessage(requests=_others(bad))
+        data = SESSION_REQUEST.encode(bad) if role == "mqtt" else DEVICE_MESSAGE.encode(many)
         found.append((*pem_of(issued), data.hex()))
     return found
 

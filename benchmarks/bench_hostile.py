@@ -28,7 +28,8 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpo
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session
 from fleetcount_protocol.ids import UserName, WindowId
 from fleetcount_protocol.messages import ReleaseQuery
-from fleetcount_protocol.wire.device import RELEASE_QUERY, SESSION_REQUESTS
+from fleetcount_protocol.wire.device import RELEASE_QUERY
+from fleetcount_protocol.wire.device_stream import DEVICE_MESSAGE, DeviceMessage
 from fleetcount_protocol.wire.topics import session_topic
 from fleetcount_simulator.network.children import Children
 from fleetcount_simulator.network.parties import START_S, Parties
@@ -181,7 +182,7 @@ def kinds(attacker: Attacker, known: DeviceIdentity, request: bytes) -> list[Kin
         identities(attacker.parties, "device", BATCHES * CALLS + 1),
         identities(attacker.parties, "mqtt", 1),
     )
-    sessions, upload, release = SERVICE + "OpenSessions", SERVICE + "Upload", SERVICE + "GetRelease"
+    answer, release = SERVICE + "Answer", SERVICE + "GetRelease"
     garbage, half = os.urandom(GARBAGE_BYTES), b"\0\0\0\4\0"
     nowhere = RELEASE_QUERY.encode(
         ReleaseQuery(aggregator_id=aggregator.aggregator_id, window_id=WindowId(os.urandom(32)))
@@ -192,7 +193,7 @@ def kinds(attacker: Attacker, known: DeviceIdentity, request: bytes) -> list[Kin
 
     async def signed_badly(number: int, who: int) -> str:
         key, certificate, message = bad[who]
-        return await attacker.over_its_own(tls_of(key, certificate), number, sessions, bytes.fromhex(message))
+        return await attacker.over_its_own(tls_of(key, certificate), number, answer, bytes.fromhex(message))
 
     async def published(who: int) -> str:
         topic = session_topic(deployment.name, aggregator.aggregator_id, UserName(f"publisher-{who}"))
@@ -222,14 +223,13 @@ def kinds(attacker: Attacker, known: DeviceIdentity, request: bytes) -> list[Kin
         Kind("a handshake and a bad signature, of a new device", lambda n: signed_badly(n, n), AS_HONEST),
         Kind("the same of a device that is refused for its faults", lambda n: signed_badly(n, -1), AS_HONEST),
         call("an unknown path", device(), SERVICE + "Nothing", b""),
-        call("a reader's upload", tls_of(*pem_of(reader)), upload, garbage),
-        part("64 MiB announced", upload, [OVERSIZE], CALL_S),
-        call("garbage for a session", device(), sessions, garbage),
-        call("garbage uploaded", device(), upload, garbage),
+        call("a reader's upload", tls_of(*pem_of(reader)), answer, garbage),
+        part("64 MiB announced", answer, [OVERSIZE], CALL_S),
+        call("garbage for an answer", device(), answer, garbage),
         call("a window that nobody asked", device(), release, nowhere),
-        call("a session request again", tls_of(*pem_of(known)), sessions, request),
-        part("half a request, taken back", sessions, [half]),
-        part(f"half a request in {PIECES} pieces, taken back", sessions, [half, *[b"x"] * PIECES]),
+        call("a session request again", tls_of(*pem_of(known)), answer, request),
+        part("half a request, taken back", answer, [half]),
+        part(f"half a request in {PIECES} pieces, taken back", answer, [half, *[b"x"] * PIECES]),
         Kind("a bad signature by MQTT, each of a user of its own", published),
         Kind("the same of a user that is refused for its faults", lambda _: published(0)),
         raw("half a request of a page", attacker.pages, b"GET /metrics HTTP/1.1\r\n"),
@@ -335,8 +335,8 @@ async def _session(attacker: Attacker) -> tuple[DeviceIdentity, bytes]:
     request, _ = new_session(
         aggregator, aggregator.hpke_keys[0], device, on_the_hour(time.time() + 3_600), SystemRandom()
     )
-    message = SESSION_REQUESTS.encode((request,))
-    said = await attacker.call("opens", tls_of(*pem_of(device)), SERVICE + "OpenSessions", message)
+    message = DEVICE_MESSAGE.encode(DeviceMessage(requests=(request,)))
+    said = await attacker.call("opens", tls_of(*pem_of(device)), SERVICE + "Answer", message)
     if said != "answered":
         raise AssertionError(f"an honest device's session request is {said}")
     return device, message

@@ -43,10 +43,9 @@ from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import (
     RELEASE_QUERY,
-    SESSION_REPLIES,
-    SESSION_REQUESTS,
 )
-from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, batches
+from fleetcount_protocol.wire.device_columns import Upload, batches
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, DeviceMessage
 from fleetcount_simulator.network.deployments import Deployment, local_plans, write_aggregators
 from fleetcount_simulator.network.parties import submit_question
 from one_window import SEED, draft, once
@@ -287,7 +286,7 @@ async def open_sessions(
     channel: grpc.aio.Channel, waiting: Sequence[OpeningSession]
 ) -> tuple[float, list[SessionSecret]]:
     """Open sessions, eight full calls at once; return how many a second, and what they are."""
-    method: Any = channel.unary_unary(_SERVICE + "OpenSessions")
+    method: Any = channel.unary_unary(_SERVICE + "Answer")
     groups = [
         waiting[start : start + MAX_SESSIONS_PER_REQUEST] for start in range(0, len(waiting), MAX_SESSIONS_PER_REQUEST)
     ]
@@ -295,14 +294,16 @@ async def open_sessions(
 
     async def call(group: Sequence[OpeningSession]) -> bytes:
         async with free:
-            answer: bytes = await method(SESSION_REQUESTS.encode([one.request for one in group]))
+            answer: bytes = await method(
+                DEVICE_MESSAGE.encode(DeviceMessage(requests=tuple(one.request for one in group)))
+            )
             return answer
 
     started = time.perf_counter()
     answers = await asyncio.gather(*map(call, groups))
     rate = len(waiting) / (time.perf_counter() - started)
     found: list[SessionSecret] = []
-    replies = [reply for answer in answers for reply in SESSION_REPLIES.decode(answer)]
+    replies = [reply for answer in answers for reply in AGGREGATOR_MESSAGE.decode(answer).replies]
     for opening, reply in zip(waiting, replies, strict=True):
         assert isinstance(reply, SessionAccepted), reply
         found.append(opening.finish(reply))
@@ -327,7 +328,7 @@ def sealed_reports(window: Window, sessions: Sequence[SessionSecret], devices: S
 
 async def upload(channel: grpc.aio.Channel, messages: Sequence[bytes]) -> list[bytes]:
     """Send messages on one stream, a few of them unanswered at once; return the answers."""
-    call: Any = channel.stream_stream(_SERVICE + "Upload")()
+    call: Any = channel.stream_stream(_SERVICE + "Answer")()
     free = asyncio.Semaphore(UNANSWERED)
 
     async def write() -> None:
@@ -354,13 +355,16 @@ async def upload_all(
 ) -> Rate:
     """Upload every report over several streams, verify every receipt afterwards, and return the rate."""
     streams = [reports[start::STREAMS] for start in range(STREAMS)]
-    encoded = [[UPLOAD.encode(one) for one in batches(aggregator, stream)] for stream in streams]
+    encoded = [
+        [DEVICE_MESSAGE.encode(DeviceMessage(upload=one)) for one in batches(aggregator, stream)] for stream in streams
+    ]
     scheduler = Stopwatch(server)
     answered = await asyncio.gather(*(upload(channel, messages) for messages in encoded))
     rate = scheduler.stop(len(reports))
     secret_of = {secret.session_id: secret for secret in owners}
     for stream, answers in zip(streams, answered, strict=True):
-        replies = [reply for answer in answers for reply in UPLOAD_ANSWER.decode(answer).replies()]
+        uploads = [AGGREGATOR_MESSAGE.decode(answer).upload for answer in answers]
+        replies = [reply for upload in uploads if upload is not None for reply in upload.replies()]
         for instalment, reply in zip(stream, replies, strict=True):
             assert isinstance(reply, Receipt), reply
             check_receipt(secret_of[instalment.session_id], instalment, reply)
@@ -379,7 +383,7 @@ async def measure(deployment: Deployment, many: Sizes, running: Sequence[int], s
     async with channel_to_helper(deployment, credentials) as channel:
         opened, sessions = await open_sessions(channel, waiting)
         reports = [one for window in windows for one in sealed_reports(window, sessions, owners)]
-        single = UPLOAD.encode(Upload.of(aggregator, reports[:1]))
+        single = DEVICE_MESSAGE.encode(DeviceMessage(upload=Upload.of(aggregator, reports[:1])))
         await settled(running, started)
         with echo_server(deployment) as server:
             alone = await call_one_by_one(server, credentials, single, many.calls, 1)

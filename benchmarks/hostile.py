@@ -85,13 +85,13 @@ class Hostile:
 
     async def _sessions(self, who: int, where: dict[str, str]) -> str:
         """Ask for sessions under bad signatures."""
-        return await self._call(who, where, "device", SERVICE + "OpenSessions", self._messages[who])
+        return await self._call(who, where, "device", SERVICE + "Answer", self._messages[who])
 
     async def _certificate(self, who: int, where: dict[str, str]) -> str:
         """Read what a reader may read, or call as a peer and send nothing."""
         if who % 2:
             return await self._call(who, where, "peer", PEERS + "Commit", b"")
-        return await self._call(who, where, "device", SERVICE + "Upload", None)
+        return await self._call(who, where, "device", SERVICE + "Answer", None)
 
     async def _stranger(self, who: int, where: dict[str, str]) -> str:
         """Connect, say the beginning of a handshake or nothing, and stay as long as there is room for more."""

@@ -85,7 +85,7 @@ async def test_bad_signatures_of_one_device_delay_no_session_of_another(
         await sessions_s(target, 1)
         idle = await sessions_s(target, 8)
         before = target.children[0].peak_mib
-        with floods.calls(target, 0, [hostile], DEVICE + "OpenSessions", message, 200):
+        with floods.calls(target, 0, [hostile], DEVICE + "Answer", message, 200):
             flooded = await sessions_s(target, 12)
         peak = target.children[0].peak_mib
     # Behind twelve thousand signatures it would wait for seconds, of a machine on which one alone takes milliseconds.
@@ -106,8 +106,8 @@ async def test_who_fails_too_often_is_refused_unread_with_a_hint_and_served_agai
     credentials = grpc.ssl_channel_credentials(authorities, key, certificate)
     async with healthy(target), target.channel(0, credentials) as channel:
         for _ in range(AdmissionTable().faults_each):  # Nobody knows it, so one request of a call is judged.
-            await channel.unary_unary(DEVICE + "OpenSessions")(message, timeout=10 * pace())
-        call = channel.stream_stream(DEVICE + "OpenSessions")()
+            await channel.unary_unary(DEVICE + "Answer")(message, timeout=10 * pace())
+        call = channel.stream_stream(DEVICE + "Answer")()
         async with asyncio.timeout(30):
             assert (await call.code(), await call.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
         hint = dict(await call.trailing_metadata())["fleetcount-retry-after-ms"]

@@ -17,12 +17,11 @@ from fleetcount_protocol.messages import QuestionList
 from fleetcount_protocol.wire.device import (
     RELEASE_ANSWER,
     RELEASE_QUERY,
-    SESSION_REPLIES,
     SESSION_REPLY,
     SESSION_REQUEST,
-    SESSION_REQUESTS,
 )
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, UploadAnswer
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage
 from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY, QUESTION_OFFER
 from fleetcount_protocol.wire.topics import (
     TopicKind,
@@ -63,6 +62,7 @@ class GrpcShell:
         self.world = world
         self.name = name
         self.calls = 0
+        self.streams = 0
         self.listed = 1
         """How many questions one list has: several lists are asked for."""
 
@@ -82,25 +82,26 @@ class GrpcShell:
             await context.abort(grpc.StatusCode.NOT_FOUND, "unknown window")
         return RELEASE_ANSWER.encode(self.world.releases[window_id])
 
-    async def open_sessions(self, request: bytes, context: Any) -> bytes:
+    async def answer(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
         intake = self.world.intakes[self.name]  # type: ignore[index]
-        return SESSION_REPLIES.encode(tuple(map(intake.open_session, SESSION_REQUESTS.decode(request))))
-
-    async def upload(self, stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        intake = self.world.intakes[self.name]  # type: ignore[index]
-        async for batch in stream:
+        self.streams += 1
+        async for data in stream:
+            message = DEVICE_MESSAGE.decode(data)
+            if message.upload is None:
+                yield AGGREGATOR_MESSAGE.encode(
+                    AggregatorMessage(replies=tuple(map(intake.open_session, message.requests)))
+                )
+                continue
             self.calls += 1
-            upload = UPLOAD.decode(batch)
-            assert upload.aggregator_id == self.name
-            replies = [intake.take(self.world.windows()[one.window_id], one) for one in upload.instalments()]
-            yield UPLOAD_ANSWER.encode(UploadAnswer.of(replies))
+            assert message.upload.aggregator_id == self.name
+            replies = [intake.take(self.world.windows()[one.window_id], one) for one in message.upload.instalments()]
+            yield AGGREGATOR_MESSAGE.encode(AggregatorMessage(upload=UploadAnswer.of(replies)))
 
     def handlers(self) -> grpc.GenericRpcHandler:
         methods: dict[str, Any] = {
             "ListQuestions": grpc.unary_unary_rpc_method_handler(self.list_questions),
             "GetRelease": grpc.unary_unary_rpc_method_handler(self.release),
-            "OpenSessions": grpc.unary_unary_rpc_method_handler(self.open_sessions),
-            "Upload": grpc.stream_stream_rpc_method_handler(self.upload),
+            "Answer": grpc.stream_stream_rpc_method_handler(self.answer),
         }
         return grpc.method_handlers_generic_handler(_SERVICE, methods)
 

@@ -16,7 +16,8 @@ from fleetcount_protocol.ids import ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Instalment, QuestionList, QuestionOffer, Refusal
 from fleetcount_protocol.v1.device_pb2 import ListQuestionsResponse
 from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
-from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentReplyColumns, UploadAnswer
+from fleetcount_protocol.wire.device_columns import InstalmentReplyColumns, UploadAnswer
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage
 from fleetcount_protocol.wire.question import QUESTION_LIST
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.toml_table import ConfigError
@@ -28,14 +29,16 @@ Lists = Callable[[bytes, Any], Awaitable[bytes]]
 
 
 def refusals(batch: bytes) -> bytes:
-    runs = (InstalmentReplyColumns.refused(run, RejectReason.BUSY) for run in UPLOAD.decode(batch).runs)
-    return UPLOAD_ANSWER.encode(UploadAnswer(runs=tuple(runs)))
+    upload = DEVICE_MESSAGE.decode(batch).upload
+    assert upload is not None
+    runs = (InstalmentReplyColumns.refused(run, RejectReason.BUSY) for run in upload.runs)
+    return AGGREGATOR_MESSAGE.encode(AggregatorMessage(upload=UploadAnswer(runs=tuple(runs))))
 
 
 @asynccontextmanager
 async def serving(handler: Handler, lists: Lists | None = None) -> AsyncIterator[tuple[GrpcTransport, Any]]:
     server = grpc.aio.server()
-    methods: dict[str, Any] = {"Upload": grpc.stream_stream_rpc_method_handler(handler)}
+    methods: dict[str, Any] = {"Answer": grpc.stream_stream_rpc_method_handler(handler)}
     if lists is not None:
         methods["ListQuestions"] = grpc.unary_unary_rpc_method_handler(lists)
     server.add_generic_rpc_handlers(
@@ -182,15 +185,16 @@ async def test_an_end_without_all_answers_is_no_answer() -> None:
 
 
 async def test_a_server_that_is_busy_may_say_when_to_come_back() -> None:
-    said = iter(["7000", "x", "-1", "12345678901"])
+    said = list[str]()
 
     async def handler(_: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
-        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", ((RETRY_TRAILER, next(said)),))
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", ((RETRY_TRAILER, said[-1]),))
         yield b""
 
     hints: list[float] = []
     async with serving(handler) as (transport, window):
-        for _ in range(4):
+        for hint in ("7000", "x", "-1", "12345678901"):
+            said.append(hint)
             with pytest.raises(Unreachable, match=r"(?i)resource_exhausted") as busy:
                 await transport.upload(window, 0, instalments(1))
             hints.append(busy.value.retry_after_s)
@@ -241,3 +245,120 @@ async def test_a_question_that_cannot_be_read_hides_no_other_in_its_list_or_the_
         found = await transport.list_questions()
 
     assert found == (offers[0], offers[2])
+
+
+class Streams:
+    """An aggregator that counts its streams; `ends` says after how many messages each ends by itself."""
+
+    def __init__(self, *ends: int) -> None:
+        self.ends = iter(ends)
+        self.messages: list[int] = []
+        self.open = 0
+        self.silent = False
+
+    async def answer(self, stream: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        place, last = len(self.messages), next(self.ends, 0)
+        self.messages.append(0)
+        self.open += 1
+        try:
+            async for message in stream:
+                self.messages[place] += 1
+                if self.silent:
+                    await asyncio.Event().wait()
+                yield refusals(message)
+                if self.messages[place] == last:
+                    return
+        finally:
+            self.open -= 1
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+async def test_what_follows_goes_on_the_stream_that_is_open_and_on_another_once_that_has_ended() -> None:
+    streams = Streams(2)
+    async with serving(streams.answer) as (transport, window):
+        for _ in range(2):
+            await transport.upload(window, 0, instalments(1))
+        await until(lambda: not streams.open)
+        for _ in range(3):
+            await transport.upload(window, 0, instalments(1))
+        await transport.close()
+        await until(lambda: not streams.open)
+        await transport.upload(window, 0, instalments(1))
+
+    assert streams.messages == [2, 3, 1]
+
+
+async def test_exchanges_at_the_same_time_have_streams_of_their_own_and_two_of_them_stay() -> None:
+    streams = Streams()
+    async with serving(streams.answer) as (transport, window):
+        for _ in range(2):
+            await asyncio.gather(*(transport.upload(window, 0, instalments(1)) for _ in range(4)))
+        await until(lambda: streams.open == 2)
+
+    assert sum(streams.messages) == 8
+    assert len(streams.messages) == 6
+
+
+async def test_a_message_that_crosses_the_end_of_an_idle_stream_leaves_at_once_on_another() -> None:
+    taken: list[bytes] = []
+    begun = 0
+
+    async def handler(stream: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        nonlocal begun
+        begun += 1
+        taken.append(await anext(stream))
+        yield refusals(taken[-1])
+        if begun == 1:
+            await anext(stream)  # It was on its way, and is not taken: the stream ends without an answer.
+        else:
+            await asyncio.Event().wait()
+
+    async with serving(handler) as (transport, window):
+        for _ in range(2):
+            [answer] = await transport.upload(window, 0, instalments(1))
+            assert isinstance(answer, Refusal)
+
+    assert (begun, len(taken)) == (2, 2)
+
+
+async def test_an_answer_that_does_not_come_in_time_is_unreachable_and_its_stream_is_not_used_again() -> None:
+    ended: list[int] = []
+
+    async def handler(stream: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+        try:
+            yield refusals(await anext(stream))
+            async for _message in stream:
+                await asyncio.Event().wait()
+        finally:
+            ended.append(1)
+
+    async with serving(handler) as (transport, window):
+        await transport.upload(window, 0, instalments(1))
+        for streams in transport._ways.values():
+            streams._timeout_s = 0.2
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1:\d+: deadline_exceeded \(timed out\)"):
+            await transport.upload(window, 0, instalments(1))
+        await until(lambda: ended == [1])
+        await transport.upload(window, 0, instalments(1))
+
+
+async def test_who_is_cancelled_between_two_messages_leaves_no_stream_and_no_task() -> None:
+    streams = Streams()
+    async with serving(streams.answer) as (transport, window):
+        await transport.upload(window, 0, instalments(1))
+        before, streams.silent = len(asyncio.all_tasks()), True
+        call = asyncio.create_task(transport.upload(window, 0, instalments(60)))
+        await until(lambda: sum(streams.messages) > 1)
+        call.cancel()
+        await asyncio.wait([call])
+        await until(lambda: not streams.open)
+        await until(lambda: len(asyncio.all_tasks()) < before)
+        streams.silent = False
+        await transport.upload(window, 0, instalments(1))
+
+    assert call.cancelled()

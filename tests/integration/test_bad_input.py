@@ -14,8 +14,9 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority, Crede
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
 from fleetcount_protocol.messages import QuestionQuery, ReleaseQuery, WindowState
-from fleetcount_protocol.wire.device import RELEASE_QUERY, SESSION_REQUESTS
-from fleetcount_protocol.wire.device_columns import UPLOAD, Upload
+from fleetcount_protocol.wire.device import RELEASE_QUERY
+from fleetcount_protocol.wire.device_columns import Upload
+from fleetcount_protocol.wire.device_stream import DEVICE_MESSAGE, DeviceMessage
 from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY
 
 from tests.support.deployment import Deployed
@@ -66,8 +67,8 @@ def nested(depth: int) -> bytes:
     return data
 
 
-GOLDEN_UPLOAD = UPLOAD.encode(Upload.of(AggregatorId("alpha"), [instalment()]))
-GOLDEN_SESSIONS = SESSION_REQUESTS.encode((session_request(),))
+GOLDEN_UPLOAD = DEVICE_MESSAGE.encode(DeviceMessage(upload=Upload.of(AggregatorId("alpha"), [instalment()])))
+GOLDEN_SESSIONS = DEVICE_MESSAGE.encode(DeviceMessage(requests=(session_request(),)))
 
 BROKEN: dict[str, Callable[[bytes], bytes]] = {
     "field number 0": lambda golden: golden + b"\x02\x00",
@@ -87,16 +88,13 @@ BROKEN: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-@pytest.mark.parametrize(("method", "golden", "stream"), [("Upload", 0, True), ("OpenSessions", 1, False)])
-async def test_bytes_that_are_no_message_are_refused_at_the_device_port(
-    target: Deployed, method: str, golden: int, stream: bool
-) -> None:
-    data = (GOLDEN_UPLOAD, GOLDEN_SESSIONS)[golden]
+@pytest.mark.parametrize("data", [GOLDEN_UPLOAD, GOLDEN_SESSIONS], ids=["upload", "sessions"])
+async def test_bytes_that_are_no_message_are_refused_at_the_device_port(target: Deployed, data: bytes) -> None:
     async with healthy(target), target.channel(0) as channel:
-        accepted = await status_of(channel, DEVICE + method, data, stream=stream)
+        accepted = await status_of(channel, DEVICE + "Answer", data, stream=True)
         broken = {name: spoil(data) for name, spoil in BROKEN.items()}
         broken |= {f"cut at {size}": data[:size] for size in range(1, len(data))}
-        found = [await status_of(channel, DEVICE + method, bad, stream=stream) for bad in broken.values()]
+        found = [await status_of(channel, DEVICE + "Answer", bad, stream=True) for bad in broken.values()]
 
     assert accepted is grpc.StatusCode.OK
     malformed = grpc.StatusCode.INVALID_ARGUMENT
@@ -106,8 +104,8 @@ async def test_bytes_that_are_no_message_are_refused_at_the_device_port(
 async def test_a_message_too_large_is_refused_before_it_is_read(target: Deployed) -> None:
     big = field(1, bytes(MAX_BATCH_BYTES + 8192))
     async with healthy(target), target.channel(0) as channel:
-        found = [await status_of(channel, DEVICE + "Upload", big, stream=True) for _ in range(3)]
-        compressed = await status_of(channel, DEVICE + "Upload", big, stream=True, compression=grpc.Compression.Gzip)
+        found = [await status_of(channel, DEVICE + "Answer", big, stream=True) for _ in range(3)]
+        compressed = await status_of(channel, DEVICE + "Answer", big, stream=True, compression=grpc.Compression.Gzip)
         metadata = await status_of(
             channel,
             DEVICE + "ListQuestions",
@@ -226,10 +224,10 @@ async def test_connections_that_say_nothing_or_nonsense_do_not_keep_others_out(t
 async def abandoned(target: Deployed) -> None:
     """Begin an upload, then leave: by cancelling, and by a deadline nobody can keep."""
     async with target.channel(0) as channel:
-        call = channel.stream_stream(DEVICE + "Upload")(timeout=60)
+        call = channel.stream_stream(DEVICE + "Answer")(timeout=60)
         await call.write(GOLDEN_UPLOAD)
         call.cancel()
-        code = await status_of(channel, DEVICE + "OpenSessions", GOLDEN_SESSIONS, timeout_s=0.000001)
+        code = await status_of(channel, DEVICE + "Answer", GOLDEN_SESSIONS, timeout_s=0.000001)
         # A client that is not scheduled for a while finds the answer before it looks at the clock.
         assert code in (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.OK)
 

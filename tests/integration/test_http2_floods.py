@@ -38,7 +38,7 @@ def text(value: str) -> bytes:
 
 CALL = (
     b"\x83\x87"  # POST, https: entries 3 and 7 of the static table
-    + (b"\x04" + text(DEVICE + "OpenSessions"))
+    + (b"\x04" + text(DEVICE + "Answer"))
     + (b"\x01" + text("alpha"))
     + (b"\x0f\x10" + text("application/grpc"))  # content-type, entry 31
     + (b"\x00" + text("te") + text("trailers"))

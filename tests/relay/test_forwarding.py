@@ -10,13 +10,12 @@ import pytest
 from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId, WindowId
 from fleetcount_protocol.wire.device_columns import (
-    UPLOAD,
-    UPLOAD_ANSWER,
     InstalmentColumns,
     InstalmentReplyColumns,
     Upload,
     UploadAnswer,
 )
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage
 from fleetcount_relay.forwarding import Forwarder, ForwardingLimits, Upstream, UpstreamError
 from fleetcount_relay.metrics import RelayMetrics
 
@@ -25,6 +24,12 @@ from tests.support.told_time import told_time
 
 ALPHA = AggregatorId("alpha")
 ONE, TWO = (Upload.of(ALPHA, [replace(instalment(), report_id=ReportId(bytes([n]) * 16))]).runs[0] for n in (1, 2))
+
+
+def upload_in(message: bytes) -> Upload:
+    upload = DEVICE_MESSAGE.decode(message).upload
+    assert upload is not None
+    return upload
 
 
 def refused(run: InstalmentColumns) -> InstalmentReplyColumns:
@@ -45,8 +50,8 @@ class EchoingStream:
         self._batches = asyncio.Queue[bytes]()
 
     async def write(self, batch: bytes) -> None:
-        answer = UploadAnswer(runs=tuple(map(refused, UPLOAD.decode(batch).runs)))
-        self._batches.put_nowait(UPLOAD_ANSWER.encode(answer))
+        answer = UploadAnswer(runs=tuple(map(refused, upload_in(batch).runs)))
+        self._batches.put_nowait(AGGREGATOR_MESSAGE.encode(AggregatorMessage(upload=answer)))
 
     def read(self) -> Coroutine[Any, Any, bytes]:
         return self._batches.get()
@@ -159,7 +164,7 @@ async def test_runs_of_one_shape_travel_as_one_and_every_device_gets_its_own_ans
     answers = await asyncio.gather(*(forwarder.send(runs) for runs in ([ONE, other], [TWO])))
 
     assert answers == [[refused(ONE), refused(other)], [refused(TWO)]]
-    [sent] = map(UPLOAD.decode, NotedStream.sent)
+    [sent] = map(upload_in, NotedStream.sent)
     assert (sent.aggregator_id, sorted(map(len, sent.runs))) == (ALPHA, [1, 2])
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)

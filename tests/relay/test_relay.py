@@ -29,12 +29,11 @@ from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import Instalment, QuestionQuery, Receipt, Refusal
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device_columns import (
-    UPLOAD,
-    UPLOAD_ANSWER,
     InstalmentColumns,
     InstalmentReplyColumns,
     Upload,
 )
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, DeviceMessage
 from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY
 from fleetcount_relay.app import _load_denials, _load_tls
 from fleetcount_relay.config import load_relay_config
@@ -268,12 +267,13 @@ async def test_malformed_uploads_and_unknown_aggregators_are_refused_and_harm_no
         device = await open_sessions(here, transport, window, 0)
         await here.network.advance_to(window.round_one_opens)
         good, foreign = (
-            UPLOAD.encode(Upload.of(AggregatorId(name), device.first(1)[:1])) for name in ("alpha", "gamma")
+            DEVICE_MESSAGE.encode(DeviceMessage(upload=Upload.of(AggregatorId(name), device.first(1)[:1])))
+            for name in ("alpha", "gamma")
         )
 
         async def upload(data: bytes) -> bytes | grpc.StatusCode:
-            channel = transport._way(here.names[0], "x")
-            call: Any = channel.unary_stream("/fleetcount_protocol.v1.DeviceService/Upload")(data)
+            channel = transport._way(here.names[0], "x").channel
+            call: Any = channel.unary_stream("/fleetcount_protocol.v1.DeviceService/Answer")(data)
             try:
                 answer = await call.read()
             except grpc.aio.AioRpcError as error:
@@ -288,7 +288,9 @@ async def test_malformed_uploads_and_unknown_aggregators_are_refused_and_harm_no
     assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 4
     assert unknown is grpc.StatusCode.NOT_FOUND
     assert isinstance(answer, bytes)
-    assert isinstance(UPLOAD_ANSWER.decode(answer).only_one, Receipt)
+    answered = AGGREGATOR_MESSAGE.decode(answer).upload
+    assert answered is not None
+    assert isinstance(answered.only_one, Receipt)
     assert counted(metrics, "fleetcount_relay_malformed_total") == 4
     assert counted(metrics, "fleetcount_relay_stream_failures_total", "alpha") == 0
 
@@ -561,8 +563,7 @@ async def test_a_relay_takes_uploads_of_devices_alone() -> None:
         "ListQuestions": QUESTION_LIST_QUERY.encode(
             QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment="test")
         ),
-        "OpenSessions": b"",
-        "Upload": b"",
+        "Answer": b"",
     }
     async with relayed() as here, running_relay(here) as (endpoint, _):
         reader = device_authority().issue_new(Purpose.READER, "ann")
@@ -579,8 +580,7 @@ async def test_a_relay_takes_uploads_of_devices_alone() -> None:
 
     assert found == {
         "ListQuestions": grpc.StatusCode.OK,
-        "OpenSessions": grpc.StatusCode.PERMISSION_DENIED,
-        "Upload": grpc.StatusCode.PERMISSION_DENIED,
+        "Answer": grpc.StatusCode.PERMISSION_DENIED,
     }
 
 

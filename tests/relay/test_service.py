@@ -8,17 +8,18 @@ from fleetcount_protocol.errors import RejectReason
 from fleetcount_protocol.ids import AggregatorId, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.wire.device_columns import (
-    UPLOAD,
-    UPLOAD_ANSWER,
     InstalmentColumns,
     InstalmentReplyColumns,
     Upload,
+    UploadAnswer,
 )
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage, DeviceMessage
 from fleetcount_relay.forwarding import Forwarder
 from fleetcount_relay.metrics import RelayMetrics
 from fleetcount_relay.service import RelayShell
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
-from fleetcount_transport.admission.grpc_admission import Call, GrpcAdmission
+from fleetcount_transport.admission.call import Call
+from fleetcount_transport.admission.grpc_admission import GrpcAdmission
 from fleetcount_transport.admission.identity import Identity
 
 
@@ -50,7 +51,7 @@ def upload(number: int) -> bytes:
             )
         ],
     )
-    return UPLOAD.encode(upload)
+    return DEVICE_MESSAGE.encode(DeviceMessage(upload=upload))
 
 
 async def test_as_many_bytes_are_held_as_allowed_and_the_rest_is_busy() -> None:
@@ -58,17 +59,18 @@ async def test_as_many_bytes_are_held_as_allowed_and_the_rest_is_busy() -> None:
     shell = RelayShell({"alpha": cast("Forwarder", way)}, RelayMetrics())
     room = Admission(AdmissionTable(bytes_in_memory=64 * size, bytes_each=2 * size + size // 2))
     call = Call(Identity(b"device"), None, GrpcAdmission(room))
-    pass_on = cast("Any", shell)._pass_on
+    take = cast("Any", shell)._take
 
     async def send(number: int) -> bytes:
-        return await pass_on(call, upload(number))
+        return await take(upload(number), call)
 
     waiting = [asyncio.create_task(send(number)) for number in (1, 2)]
     await asyncio.sleep(0)
-    [refused] = UPLOAD_ANSWER.decode(await asyncio.wait_for(send(3), 60)).replies()
+    busy = AGGREGATOR_MESSAGE.decode(await asyncio.wait_for(send(3), 60)).upload
+    assert busy is not None
     way.open.set()
     held = await asyncio.gather(*waiting)
     again = await asyncio.wait_for(send(4), 60)
 
-    assert getattr(refused, "reason", None) is RejectReason.BUSY
-    assert [*held, again] == [b"", b"", b""]
+    assert getattr(busy.only_one, "reason", None) is RejectReason.BUSY
+    assert [*held, again] == [AGGREGATOR_MESSAGE.encode(AggregatorMessage(upload=UploadAnswer(runs=())))] * 3

@@ -24,7 +24,7 @@ import grpc.aio
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import Credential
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session
-from fleetcount_protocol.wire.device import SESSION_REQUESTS
+from fleetcount_protocol.wire.device_stream import DEVICE_MESSAGE, DeviceMessage
 
 from tests.support.deployment import Deployed
 from tests.support.expiries import on_the_hour
@@ -89,10 +89,8 @@ def bad_requests(deployment: Deployed, position: int, device: DeviceIdentity, co
     aggregator = deployment.written.aggregators[position]
     expiry = on_the_hour(time.time(), 24)
     made = [new_session(aggregator, aggregator.hpke_keys[0], device, expiry, SystemRandom())[0] for _ in range(count)]
-    return SESSION_REQUESTS.encode(
-        [replace(one, signature=made[0].signature) for one in made[1:]]
-        + [replace(made[0], signature=made[1].signature)]
-    )
+    spoilt = [replace(one, signature=made[0].signature) for one in made[1:]]
+    return DEVICE_MESSAGE.encode(DeviceMessage(requests=(*spoilt, replace(made[0], signature=made[1].signature))))
 
 
 # The process.

@@ -14,7 +14,7 @@ from fleetcount_protocol.question.question import decode_question_fields, encode
 from fleetcount_protocol.v1.peer_pb2 import SealSetRequest
 from fleetcount_protocol.window.codec import decode_fields, encode_fields
 from fleetcount_protocol.window.fields import ReleaseKind
-from fleetcount_protocol.wire import device, peer, question
+from fleetcount_protocol.wire import device, device_stream, peer, question
 from fleetcount_protocol.wire.strict import WireMessage
 from google.protobuf.message import Message
 
@@ -55,7 +55,7 @@ def crossed(name: str, seeds: Sequence[bytes]) -> Iterator[bytes]:
     """Yield inputs of a decoder made of the seeds that it takes; most of them are refused."""
     if name in _FORMS:
         yield from _layouts(*_FORMS[name], seeds)
-    codecs = [getattr(module, name.upper(), None) for module in (device, peer, question)]
+    codecs = [getattr(module, name.upper(), None) for module in (device, device_stream, peer, question)]
     types = [codec.pb_type for codec in codecs if isinstance(codec, WireMessage)]
     for kind in [SealSetRequest] if name.startswith("seal_set_") else types:
         for seed in seeds:

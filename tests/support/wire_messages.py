@@ -43,6 +43,7 @@ from fleetcount_protocol.wire import peer
 from fleetcount_protocol.wire import peer as peer_codec
 from fleetcount_protocol.wire import question as question_codec
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentReplyColumns, Upload, UploadAnswer
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage, DeviceMessage
 from fleetcount_protocol.wire.strict import WireMessage
 
 from tests.support.protocol_samples import (
@@ -122,16 +123,21 @@ def device_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
     released = ReleaseAnswer(state=WindowState.RELEASED, record=seed_bytes("record", 500), signatures=SIGNATURES)
     return {
         "session_request": (codec.SESSION_REQUEST, session_request()),
-        "session_requests": (codec.SESSION_REQUESTS, (session_request(),)),
         "session_accepted": (codec.SESSION_REPLY, accepted),
         "session_refused": (codec.SESSION_REPLY, refused),
-        "session_replies": (codec.SESSION_REPLIES, (accepted, refused)),
         "upload": (UPLOAD, Upload.of(ALPHA, [instalment()])),
         "upload_round_one": (UPLOAD, Upload.of(ALPHA, [first])),
         "upload_of_three_runs": (UPLOAD, Upload.of(ALPHA, [first, first, instalment(), instalment(round=0)])),
         "upload_answer": (UPLOAD_ANSWER, UploadAnswer.of([receipt])),
         "upload_answer_refused": (UPLOAD_ANSWER, UploadAnswer.of([refusal()])),
         "upload_answer_of_both": (UPLOAD_ANSWER, UploadAnswer(runs=(both,))),
+        "device_message_of_sessions": (DEVICE_MESSAGE, DeviceMessage(requests=(session_request(),))),
+        "device_message_of_an_upload": (DEVICE_MESSAGE, DeviceMessage(upload=Upload.of(ALPHA, [first, instalment()]))),
+        "aggregator_message_of_sessions": (AGGREGATOR_MESSAGE, AggregatorMessage(replies=(accepted, refused))),
+        "aggregator_message_of_an_upload": (
+            AGGREGATOR_MESSAGE,
+            AggregatorMessage(upload=UploadAnswer(runs=(both,))),
+        ),
         "release_query": (codec.RELEASE_QUERY, ReleaseQuery(aggregator_id=ALPHA, window_id=WINDOW)),
         "release_answer_collecting": (codec.RELEASE_ANSWER, ReleaseAnswer(state=WindowState.COLLECTING)),
         "release_answer_aborted": (

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 
 import pytest
-from fleetcount_transport.pipelining import IdleStreamError, in_order
+from fleetcount_transport.pipelining import IdleStreamError, Pipeline
 
 from tests.support.told_time import told_time, turns_until
 
@@ -33,7 +33,7 @@ async def test_answers_keep_the_order_and_no_more_is_read_than_may_be_under_way(
         answered.append(await answer)
         assert len(taken) - len(answered) <= 4
 
-    await in_order(stream(50, taken), work, deliver, 4, 60)
+    await Pipeline(work, deliver, 4, 60).run(stream(50, taken))
 
     assert answered == list(range(50))
     assert 2 <= most <= 4
@@ -57,7 +57,7 @@ async def test_a_failed_batch_ends_the_stream_and_what_is_under_way() -> None:
         answered.append(await answer)
 
     with pytest.raises(OSError, match="two"):
-        await in_order(stream(50, taken), work, deliver, 4, 60)
+        await Pipeline(work, deliver, 4, 60).run(stream(50, taken))
 
     assert answered == [0, 1]
     assert sorted(ended) == [number for number in taken if number != 2]
@@ -78,7 +78,7 @@ async def test_a_broken_stream_is_told_after_what_it_brought() -> None:
         answered.append(await answer)
 
     with pytest.raises(OSError, match="gone"):
-        await in_order(broken(), work, deliver, 4, 60)
+        await Pipeline(work, deliver, 4, 60).run(broken())
 
     assert answered == [1]
 
@@ -97,7 +97,7 @@ async def test_a_cancelled_stream_leaves_no_window() -> None:
     async def deliver(answer: Awaitable[int]) -> None:
         await answer
 
-    running = asyncio.create_task(in_order(silent(), work, deliver, 4, 60))
+    running = asyncio.create_task(Pipeline(work, deliver, 4, 60).run(silent()))
     for _ in range(5):
         await asyncio.sleep(0)
     running.cancel()
@@ -125,7 +125,7 @@ async def test_a_stream_without_requests_ends_as_idle() -> None:
         answered.append(await answer)
 
     with told_time() as told:
-        running = asyncio.create_task(in_order(silent_after(3, silent), work, deliver, 4, 10))
+        running = asyncio.create_task(Pipeline(work, deliver, 4, 10).run(silent_after(3, silent)))
         await silent.wait()
         await turns_until(lambda: len(answered) == 3)
         told.passes(9.99)
@@ -152,7 +152,7 @@ async def test_time_for_which_the_other_side_waits_for_us_is_not_idle() -> None:
         async def deliver(answer: Awaitable[int]) -> None:
             answered.append(await answer)
 
-        await in_order(stream(2, []), work, deliver, 1, 10)
+        await Pipeline(work, deliver, 1, 10).run(stream(2, []))
 
     assert answered == [0, 1]
 
@@ -165,4 +165,27 @@ async def test_a_limit_of_the_work_itself_is_not_taken_for_idleness() -> None:
         await answer
 
     with pytest.raises(TimeoutError):
-        await in_order(stream(3, []), work, deliver, 4, 60)
+        await Pipeline(work, deliver, 4, 60).run(stream(3, []))
+
+
+async def test_a_stream_that_is_ended_answers_what_is_begun_and_reads_nothing_more() -> None:
+    may_answer = asyncio.Event()
+    answered: list[int] = []
+
+    async def work(number: int) -> int:
+        await may_answer.wait()
+        return number
+
+    async def deliver(answer: Awaitable[int]) -> None:
+        answered.append(await answer)
+
+    taken: list[int] = []
+    pipeline = Pipeline(work, deliver, 2, 60)
+    running = asyncio.create_task(pipeline.run(stream(50, taken)))
+    await turns_until(lambda: len(taken) == 2)
+    pipeline.end()
+    may_answer.set()
+    await running
+
+    assert (taken, answered) == ([0, 1], [0, 1])
+    assert len(asyncio.all_tasks()) == 1

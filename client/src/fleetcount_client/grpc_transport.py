@@ -1,4 +1,4 @@
-"""The transport over gRPC: mutual TLS, a deadline on every call, instalments in batches on one stream.
+"""The transport over gRPC: mutual TLS, a deadline on every message, session requests and instalments on one stream.
 
 Bytes are decoded by the protocol's strict codec, never by the RPC library alone. Never retries and never falls back to
 plaintext.
@@ -7,10 +7,9 @@ plaintext.
 import asyncio
 import hashlib
 import logging
-import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import grpc
 import grpc.aio
@@ -32,14 +31,9 @@ from fleetcount_protocol.messages import (
 from fleetcount_protocol.v1.device_pb2 import ListQuestionsResponse
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
-from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
-from fleetcount_protocol.wire.device import (
-    RELEASE_ANSWER,
-    RELEASE_QUERY,
-    SESSION_REPLIES,
-    SESSION_REQUESTS,
-)
-from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, batches
+from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
+from fleetcount_protocol.wire.device_columns import batches
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage, DeviceMessage
 from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY, QUESTION_OFFER
 from fleetcount_transport.channels import open_channel
 from fleetcount_transport.key_files import TlsFiles
@@ -47,14 +41,12 @@ from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.toml_table import ConfigError
 from google.protobuf.message import DecodeError as ProtobufError
 
+from fleetcount_client.answer_streams import AnswerStreams, hint_s
 from fleetcount_client.transport import Unreachable
 
 _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
 _OVERHEAD_BYTES: Final = 65_536
-_MILLISECONDS: Final = re.compile("[0-9]{1,9}")
-_UNANSWERED: Final = 4
-"""Batches on their way without an answer; an aggregator reads as many of a stream at once."""
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MAX_QUESTION_LIST_BYTES + _OVERHEAD_BYTES),
     ("grpc.max_send_message_length", MAX_BATCH_BYTES + _OVERHEAD_BYTES),
@@ -126,7 +118,7 @@ class GrpcTransport:
         self._relay = relay
         self._proxy = proxy
         self._heard = heard or _nobody_listens
-        self._channels: dict[tuple[str, str], grpc.aio.Channel] = {}
+        self._ways: dict[tuple[str, str], AnswerStreams] = {}
         self._listed: dict[str, list[_List]] = {}
         """What each server listed last, list by list: the same bytes are not read again."""
 
@@ -153,7 +145,7 @@ class GrpcTransport:
     async def _question_of(self, server: WindowServer) -> list[QuestionOffer]:
         """Return the question one aggregator offers, list by list, `MAX_QUESTIONS` at most."""
         endpoint = server.endpoint
-        channel = self._way(server.aggregator_id, endpoint)
+        channel = self._way(server.aggregator_id, endpoint).channel
         known, read = self._listed.get(endpoint, []), list[_List]()
         after, more = None, True
         while more and sum(len(one.offers) for one in read) < MAX_QUESTIONS:
@@ -176,10 +168,8 @@ class GrpcTransport:
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
     ) -> tuple[SessionAccepted | SessionRefused, ...]:
         """Ask one aggregator to open sessions; one answer a request, in order."""
-        channel = self._way(aggregator.aggregator_id, aggregator.grpc_endpoint)
-        query = SESSION_REQUESTS.encode(tuple(requests))
-        data = await self._answered(aggregator.grpc_endpoint, self._ask(channel, "OpenSessions", query))
-        replies = SESSION_REPLIES.decode(data)
+        [answer] = await self._exchange(aggregator, [DeviceMessage(requests=tuple(requests))])
+        replies = answer.replies
         if [reply.session_id for reply in replies] != [request.session_id for request in requests]:
             raise DecodeError(f"{len(replies)} session replies do not answer {len(requests)} requests")
         return replies
@@ -187,12 +177,11 @@ class GrpcTransport:
     async def upload(
         self, window: Window, position: int, instalments: Sequence[Instalment]
     ) -> tuple[Receipt | Refusal, ...]:
-        """Send instalments in as few batches as fit, on one stream; one answer an instalment, in order."""
+        """Send instalments in as few batches as fit; one answer an instalment, in order."""
         aggregator = window.aggregators[position]
-        channel = self._way(aggregator.aggregator_id, aggregator.grpc_endpoint)
-        uploads = list(batches(aggregator.aggregator_id, instalments))
-        answers = await self._answered(aggregator.grpc_endpoint, self._stream(channel, uploads))
-        replies = tuple(reply for data in answers for reply in UPLOAD_ANSWER.decode(data).replies())
+        messages = [DeviceMessage(upload=one) for one in batches(aggregator.aggregator_id, instalments)]
+        answers = await self._exchange(aggregator, messages)
+        replies = tuple(reply for one in answers if one.upload is not None for reply in one.upload.replies())
         if [_name(reply) for reply in replies] != [_name(instalment) for instalment in instalments]:
             raise DecodeError(f"{len(replies)} replies do not answer {len(instalments)} instalments")
         return replies
@@ -207,7 +196,7 @@ class GrpcTransport:
         failures: list[str] = []
         for one in window.aggregators:
             try:
-                channel = self._way(one.aggregator_id, one.grpc_endpoint)
+                channel = self._way(one.aggregator_id, one.grpc_endpoint).channel
                 query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=one.aggregator_id, window_id=window.window_id))
                 told = RELEASE_ANSWER.decode(
                     await self._answered(one.grpc_endpoint, self._ask(channel, "GetRelease", query))
@@ -223,44 +212,24 @@ class GrpcTransport:
 
     async def close(self) -> None:
         """Close every channel; the next call opens a new one."""
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
-            await channel.close()
+        ways, self._ways = self._ways, {}
+        for one in ways.values():
+            await one.channel.close()
 
-    async def _stream(self, channel: grpc.aio.Channel, uploads: Sequence[Upload]) -> list[bytes]:
-        """Send every upload on one stream, the next while earlier answers are awaited; return the answers, in order."""
-        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = channel.stream_stream(_SERVICE + "Upload")
-        call = method(timeout=self._call_timeout_s)
-        free = asyncio.Semaphore(_UNANSWERED)
-
-        async def write() -> None:
-            for upload in uploads:
-                await free.acquire()
-                await call.write(UPLOAD.encode(upload))
-            await call.done_writing()
-
-        writer = asyncio.create_task(write())
-        answers: list[bytes] = []
-        try:
-            while isinstance(answer := await call.read(), bytes):
-                answers.append(answer)
-                free.release()
-            # The end of the stream: the status says why.
-            if await call.code() is not grpc.StatusCode.OK:
-                hint_s = _hint_s(await call.trailing_metadata())
-                raise Unreachable(f"the stream ended with {(await call.code()).name}", hint_s)
-            return answers
-        finally:
-            call.cancel()
-            writer.cancel()
-            await asyncio.gather(writer, return_exceptions=True)
+    async def _exchange(self, aggregator: Aggregator, messages: Sequence[DeviceMessage]) -> list[AggregatorMessage]:
+        """Send messages to an aggregator; return one answer each, in order."""
+        streams = self._way(aggregator.aggregator_id, aggregator.grpc_endpoint)
+        exchange = streams.exchange([DEVICE_MESSAGE.encode(one) for one in messages])
+        return list(map(AGGREGATOR_MESSAGE.decode, await self._answered(aggregator.grpc_endpoint, exchange)))
 
     async def _answered(self, endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:
         try:
             return await call
+        except Unreachable as error:
+            raise Unreachable(f"{endpoint}: {error}", error.retry_after_s) from None
         except grpc.aio.AioRpcError as error:
             reason = call_reason(error, self._own_certificate())
-            raise Unreachable(f"{endpoint}: {reason}", _hint_s(error.trailing_metadata())) from None
+            raise Unreachable(f"{endpoint}: {reason}", hint_s(error.trailing_metadata())) from None
         except asyncio.CancelledError:
             caller = asyncio.current_task()
             if caller is None or caller.cancelling():
@@ -280,24 +249,24 @@ class GrpcTransport:
         method: grpc.aio.UnaryUnaryMultiCallable[bytes, bytes] = channel.unary_unary(_SERVICE + name)
         return await method(query, timeout=self._call_timeout_s)
 
-    def _way(self, aggregator_id: AggregatorId, endpoint: str) -> grpc.aio.Channel:
-        """Return the channel on which calls for one aggregator travel: its own, or the relay's."""
+    def _way(self, aggregator_id: AggregatorId, endpoint: str) -> AnswerStreams:
+        """Return the channel, with its streams, on which calls for one aggregator travel: its own, or the relay's."""
         if not endpoint:
             raise Unreachable(f"aggregator {aggregator_id} has no gRPC endpoint")
         if self._relay:
-            return self._channel("", self._relay)
-        return self._channel(aggregator_id, endpoint)
+            return self._streams("", self._relay)
+        return self._streams(aggregator_id, endpoint)
 
-    def _channel(self, expected: str, endpoint: str) -> grpc.aio.Channel:
+    def _streams(self, expected: str, endpoint: str) -> AnswerStreams:
         """Return the channel to an endpoint whose certificate carries the `expected` name, or its host's if "".
 
         Raises:
             Unreachable: without TLS, an endpoint beyond this machine; or the files of TLS cannot be used now.
         """
         name = (expected, endpoint)
-        if name not in self._channels:
-            self._channels[name] = self._open(expected, endpoint)
-        return self._channels[name]
+        if name not in self._ways:
+            self._ways[name] = AnswerStreams(self._open(expected, endpoint), self._call_timeout_s)
+        return self._ways[name]
 
     def _open(self, expected: str, endpoint: str) -> grpc.aio.Channel:
         try:
@@ -307,12 +276,6 @@ class GrpcTransport:
         except UsageError as error:
             # In the middle of a renewal a certificate may be there before its key: the next attempt reads both again.
             raise Unreachable(f"{endpoint}: {error}") from None
-
-
-def _hint_s(trailing: Any) -> float:
-    """Return the seconds after which a server says that it is worth coming back; 0 if it says nothing of the kind."""
-    said = str(dict(trailing or ()).get(RETRY_TRAILER, ""))
-    return int(said) / 1000 if _MILLISECONDS.fullmatch(said) else 0.0
 
 
 def _name(message: Instalment | Receipt | Refusal) -> tuple[bytes, bytes, int, bytes]:

@@ -120,6 +120,7 @@ async def serve(config: RelayConfig) -> None:
             log.info("draining")
             readiness.is_draining = True
             front.stop()
+            shell.grpc_admission.kept.end()
             await devices.stop(DRAIN_S)
         finally:
             probing.cancel()

@@ -18,13 +18,8 @@ from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_QUESTION_LIST_BYTES
 from fleetcount_protocol.wire.call_metadata import CARRIED_HEADER
-from fleetcount_protocol.wire.device_columns import (
-    UPLOAD,
-    UPLOAD_ANSWER,
-    InstalmentColumns,
-    InstalmentReplyColumns,
-    Upload,
-)
+from fleetcount_protocol.wire.device_columns import InstalmentColumns, InstalmentReplyColumns, Upload
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, DeviceMessage
 from fleetcount_transport.channels import open_channel
 from fleetcount_transport.logs import log
 from fleetcount_transport.lost_reasons import call_reason
@@ -189,7 +184,7 @@ class Forwarder:
     async def _stream(self, unanswered: deque[list[_Waiting]]) -> None:
         """Send and receive until the stream was idle for `idle_s`; any other end raises."""
         method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self._upstream.channel.stream_stream(
-            _SERVICE + "Upload"
+            _SERVICE + "Answer"
         )
         call = method()
         free = asyncio.Semaphore(self._limits.unanswered)
@@ -224,7 +219,8 @@ class Forwarder:
             group = await self._gather()
             unanswered.append(group)
             runs = tuple(InstalmentColumns.joined([one.run for one in alike]) for alike in _by_shape(group))
-            await call.write(UPLOAD.encode(Upload(aggregator_id=self.aggregator_id, runs=runs)))
+            upload = Upload(aggregator_id=self.aggregator_id, runs=runs)
+            await call.write(DEVICE_MESSAGE.encode(DeviceMessage(upload=upload)))
             sent.release()
 
     async def _read(
@@ -240,7 +236,8 @@ class Forwarder:
                 data = await call.read()
             if not isinstance(data, bytes):
                 raise UpstreamError(f"{self._upstream.aggregator_id} ended the stream")
-            answers, asked = UPLOAD_ANSWER.decode(data).runs, _by_shape(unanswered[0])
+            answered, asked = AGGREGATOR_MESSAGE.decode(data).upload, _by_shape(unanswered[0])
+            answers = () if answered is None else answered.runs
             counts = [[len(one.run) for one in alike] for alike in asked]
             if list(map(len, answers)) != list(map(sum, counts)):
                 raise UpstreamError(f"{sum(map(len, answers))} answers to {sum(map(sum, counts))} instalments")

@@ -25,7 +25,7 @@ class RelayMetrics:
             "fleetcount_relay_stream_failures", "Streams to an aggregator lost.", _AGGREGATOR, registry=self.registry
         )
         self._malformed = Counter(
-            "fleetcount_relay_malformed", "Uploads of devices that are no batch.", registry=self.registry
+            "fleetcount_relay_malformed", "Messages of devices that are malformed.", registry=self.registry
         )
         self._shed = Counter(
             "fleetcount_relay_shed", "What was not taken, by reason.", ["reason"], registry=self.registry

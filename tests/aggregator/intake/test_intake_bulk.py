@@ -27,10 +27,12 @@ from fleetcount_protocol.channel.session import SessionSecret, check_receipt, ne
 from fleetcount_protocol.errors import MachineError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
-from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentColumns, Upload
+from fleetcount_protocol.wire.device_columns import InstalmentColumns, Upload
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, DeviceMessage
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, unseal_columns
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
-from fleetcount_transport.admission.grpc_admission import Call, GrpcAdmission
+from fleetcount_transport.admission.call import Call
+from fleetcount_transport.admission.grpc_admission import GrpcAdmission
 from fleetcount_transport.admission.identity import LOCAL
 
 from tests.support.aggregators import START, Network, TestDevice, device_identity
@@ -118,6 +120,27 @@ async def test_sessions_beyond_the_memory_are_found_in_the_store_without_a_secon
     again = [(await here.find([one]))[0] for one in ids]
     assert all(session is not None for session in again)
     assert len({session.window_key(b"\0\1") for session in again if session is not None}) == 40
+
+
+async def test_a_request_of_before_the_restart_gets_the_answer_of_before_and_its_keys_and_a_new_one_takes_no_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    network = await started()
+    context = network.core(0).context
+    request = request_of(network, 0)
+    before = await sessions_of(context).open([request])
+    [kept] = await sessions_of(context).find([bytes(request.session_id)])
+    context.windows.sessions.live.clear()
+
+    again = await sessions_of(context).open([request])
+    [found] = await sessions_of(context).find([bytes(request.session_id)])
+    monkeypatch.setattr(context.store, "read", None)
+    [new] = await sessions_of(context).open([request_of(network, 1)])
+
+    assert again == before
+    assert kept is not None
+    assert found == kept
+    assert isinstance(new, SessionAccepted)
 
 
 async def test_a_device_of_an_authority_that_is_trusted_no_more_keeps_no_session_after_a_restart() -> None:
@@ -301,6 +324,12 @@ async def test_a_batch_of_several_windows_rounds_and_faults_is_answered_line_by_
     assert answers[9] == answers[0]
 
 
+def answer_in(data: bytes) -> Receipt | Refusal:
+    answered = AGGREGATOR_MESSAGE.decode(data).upload
+    assert answered is not None
+    return answered.only_one
+
+
 async def test_uploads_beyond_the_bytes_in_flight_are_busy_and_stored_nowhere(monkeypatch: pytest.MonkeyPatch) -> None:
     network = await started()
     window = await network.ask()
@@ -319,14 +348,17 @@ async def test_uploads_beyond_the_bytes_in_flight_are_busy_and_stored_nowhere(mo
         return await honest(rows)
 
     monkeypatch.setattr(store, "add_instalments", slow)
-    first, second = (UPLOAD.encode(Upload.of(AggregatorId("alpha"), device.first(1)[:1])) for device in devices)
-    waiting = asyncio.create_task(shell._take(call, first))
+    first, second = (
+        DEVICE_MESSAGE.encode(DeviceMessage(upload=Upload.of(AggregatorId("alpha"), device.first(1)[:1])))
+        for device in devices
+    )
+    waiting = asyncio.create_task(shell._take(first, call))
     await asyncio.sleep(0)
 
-    refused = UPLOAD_ANSWER.decode(await shell._take(call, second)).only_one
+    refused = answer_in(await shell._take(second, call))
     release.set()
-    accepted = UPLOAD_ANSWER.decode(await waiting).only_one
-    later = UPLOAD_ANSWER.decode(await shell._take(call, second)).only_one
+    accepted = answer_in(await waiting)
+    later = answer_in(await shell._take(second, call))
 
     assert isinstance(refused, Refusal)
     assert refused.reason is RejectReason.BUSY

@@ -16,6 +16,7 @@ from cryptography.x509 import load_pem_x509_certificate
 from fleetcount_aggregator.greetings import Greetings
 from fleetcount_aggregator.host.metrics import Metrics
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
+from fleetcount_aggregator.process.serving import DRAIN_S, Listener
 from fleetcount_aggregator.storage.rows import read_rejections
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_aggregator.transport.grpc_server import (
@@ -48,10 +49,12 @@ from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign
 from fleetcount_protocol.question.question import window_at
 from fleetcount_protocol.v1 import device_pb2 as pb
 from fleetcount_protocol.v1.device_pb2_grpc import DeviceServiceStub
-from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, Upload, UploadAnswer
+from fleetcount_protocol.wire.device_columns import Upload, UploadAnswer
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage, DeviceMessage
 from fleetcount_protocol.wire.peer import split_seal_set
 from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY
 from fleetcount_transport.admission.admission import Admission, AdmissionTable
+from fleetcount_transport.admission.handshake_gate import HandshakeGate
 
 from tests.support.aggregators import Network, TestDevice, answer_all, device_authority
 from tests.support.twins import twin_of
@@ -412,10 +415,12 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
         listed = QUESTION_LIST.from_pb(
             await stub.ListQuestions(QUESTION_LIST_QUERY.to_pb(QuestionQuery(aggregator_id=ALPHA, deployment="test")))
         )
-        call = stub.Upload()
+        call = stub.Answer()
         for _ in range(2):
-            await call.write(UPLOAD.to_pb(Upload.of(ALPHA, device.first(0)[:1])))
-            answer = UPLOAD_ANSWER.from_pb(await call.read()).only_one
+            await call.write(DEVICE_MESSAGE.to_pb(DeviceMessage(upload=Upload.of(ALPHA, device.first(0)[:1]))))
+            answered = AGGREGATOR_MESSAGE.from_pb(await call.read()).upload
+            assert answered is not None
+            answer = answered.only_one
             assert isinstance(answer, Receipt)
         await call.done_writing()
         with pytest.raises(grpc.aio.AioRpcError) as malformed:
@@ -429,7 +434,101 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
     await server.stop(0)
 
 
+async def test_a_bad_message_ends_its_stream_after_what_came_before_and_what_is_behind_it_is_taken_on_another() -> None:
+    network = Network(2)
+    await network.start_all()
+    window = await network.ask(values=4)
+    core = network.core(0)
+    server = device_server(DeviceShell(core.service, Metrics(), core.context.host.admission))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    devices = [TestDevice(network, window, number) for number in range(3)]
+    for device in devices:
+        await device.open_sessions()
+    await network.advance_to(window.round_one_opens)
+    request = DEVICE_MESSAGE.encode(DeviceMessage(requests=(devices[0].requests[0],)))
+    parts = [DEVICE_MESSAGE.encode(DeviceMessage(upload=Upload.of(ALPHA, one.first(0)[:1]))) for one in devices]
+
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        stream: Any = channel.stream_stream(f"{_SERVICE}/Answer")()
+        found: list[AggregatorMessage] = []
+        for message in (request, parts[0]):
+            await stream.write(message)
+            found.append(AGGREGATOR_MESSAGE.decode(await stream.read()))
+        for message in (parts[1], parts[1][:-1], parts[2]):
+            await stream.write(message)
+        found.append(AGGREGATOR_MESSAGE.decode(await stream.read()))
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await stream.read()
+        second: Any = channel.stream_stream(f"{_SERVICE}/Answer")()
+        for message in (*parts, request):
+            await second.write(message)
+        again = [AGGREGATOR_MESSAGE.decode(await second.read()) for _ in range(4)]
+        await server.stop(0)
+
+    assert (ended.value.code(), ended.value.details()) == (grpc.StatusCode.INVALID_ARGUMENT, "malformed")
+    assert all(one.upload is None or isinstance(one.upload.only_one, Receipt) for one in (*found, *again))
+    assert found == [again[3], again[0], again[1]]
+
+
+async def test_a_listener_that_drains_ends_idle_streams_at_once_and_answers_what_is_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """gRPC's server would wait `DRAIN_S` for each stream of a device that stays connected."""
+    network = Network(2)
+    await network.start_all()
+    service, admission = network.core(0).service, Admission(AdmissionTable())
+    front = HandshakeGate(admission.limits, 16)
+    shell = DeviceShell(service, Metrics(), admission, front=front)
+    listener = Listener(device_server(shell), front, None, shell.grpc_admission.kept.end)
+    port = await listener.open("127.0.0.1:0")
+    arrived, release, honest = asyncio.Event(), asyncio.Event(), service.take
+
+    async def slow(upload: Upload) -> UploadAnswer:
+        arrived.set()
+        await release.wait()
+        return await honest(upload)
+
+    async with (
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel,
+        grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=[("grpc.use_local_subchannel_pool", 1)]) as other,
+    ):
+        idle, busy = (one.stream_stream(f"{_SERVICE}/Answer")() for one in (channel, other))
+        await send(idle)
+        assert isinstance(await idle.read(), bytes)
+        monkeypatch.setattr(service, "take", slow)
+        await send(busy)
+        await arrived.wait()
+        draining = asyncio.create_task(listener.drain())
+        async with asyncio.timeout(DRAIN_S / 2):
+            ended = await idle.code()
+        waits = draining.done()
+        release.set()
+        async with asyncio.timeout(DRAIN_S / 2):
+            await draining
+        answer = await busy.read()
+        codes = [ended, await busy.code()]
+    await listener.close()
+
+    assert (waits, codes) == (False, [grpc.StatusCode.OK] * 2)
+    assert isinstance(answer, bytes)
+
+
 # What one caller may hold.
+
+
+async def send(call: Any) -> None:
+    """Send one instalment of an unknown window."""
+    instalment = Instalment(
+        window_id=WindowId(bytes(32)),
+        report_id=ReportId(bytes(16)),
+        session_id=SessionId(bytes(16)),
+        key_number=1,
+        round=1,
+        public_share=b"",
+        ciphertext=bytes(48),
+    )
+    await call.write(DEVICE_MESSAGE.encode(DeviceMessage(upload=Upload.of(ALPHA, [instalment]))))
 
 
 class DeviceListening:
@@ -467,24 +566,17 @@ class DeviceListening:
 
     async def upload(self, channel: grpc.aio.Channel) -> "grpc.aio.StreamStreamCall[bytes, bytes]":
         """Return a stream on which one instalment of an unknown window has been sent."""
-        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(f"{_SERVICE}/Upload")()
-        instalment = Instalment(
-            window_id=WindowId(bytes(32)),
-            report_id=ReportId(bytes(16)),
-            session_id=SessionId(bytes(16)),
-            key_number=1,
-            round=1,
-            public_share=b"",
-            ciphertext=bytes(48),
-        )
-        await call.write(UPLOAD.encode(Upload.of(ALPHA, [instalment])))
+        call: grpc.aio.StreamStreamCall[bytes, bytes] = channel.stream_stream(f"{_SERVICE}/Answer")()
+        await send(call)
         return call
 
     async def answer(self, call: "grpc.aio.StreamStreamCall[bytes, bytes]") -> RejectReason:
         """Return why the instalment was refused."""
         data = await call.read()
         assert isinstance(data, bytes)
-        refusal = UPLOAD_ANSWER.decode(data).only_one
+        answered = AGGREGATOR_MESSAGE.decode(data).upload
+        assert answered is not None
+        refusal = answered.only_one
         assert isinstance(refusal, Refusal)
         return refusal.reason
 
@@ -500,7 +592,7 @@ async def test_a_caller_that_sends_nothing_is_let_go() -> None:
         DeviceListening(AdmissionTable(idle_s=0.05)) as here,
         here.channel(device_authority().issue_device()) as channel,
     ):
-        for method in ("Upload", "ListQuestions", "OpenSessions", "GetRelease"):
+        for method in ("Answer", "ListQuestions", "GetRelease"):
             call = channel.stream_stream(f"{_SERVICE}/{method}")()
             async with asyncio.timeout(30):
                 assert await call.code() is grpc.StatusCode.DEADLINE_EXCEEDED
@@ -516,15 +608,21 @@ async def test_a_certificate_has_so_many_calls_over_all_its_connections() -> Non
         here.channel(one) as second,
         here.channel(other) as third,
     ):
-        held = [await here.upload(channel) for channel in (first, second)]
-        assert [await here.answer(call) for call in held] == [RejectReason.UNKNOWN_WINDOW] * 2
+        idle = [await here.upload(channel) for channel in (first, second)]
+        assert [await here.answer(call) for call in idle] == [RejectReason.UNKNOWN_WINDOW] * 2
+        held: list[Any] = [channel.stream_stream(f"{_SERVICE}/Answer")() for channel in (first, second)]
+        async with asyncio.timeout(60):
+            while here.admission._calls.used < 2:
+                await asyncio.sleep(0.01)
         query = QUESTION_LIST_QUERY.encode(QuestionQuery(aggregator_id=ALPHA, deployment="test"))
 
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await second.unary_unary(f"{_SERVICE}/ListQuestions")(query)
+        await send(idle[0])
+        assert await idle[0].code() is grpc.StatusCode.RESOURCE_EXHAUSTED  # A message of it is a call, too.
         await here.answer(await here.upload(third))
-        await held[0].done_writing()
-        assert await held[0].code() is grpc.StatusCode.OK
+        await send(held[0])
+        await here.answer(held[0])
 
         assert (refused.value.code(), refused.value.details()) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "busy")
         assert await second.unary_unary(f"{_SERVICE}/ListQuestions")(query) == b""
@@ -588,7 +686,7 @@ async def test_each_purpose_may_call_what_is_its_own_at_the_device_port() -> Non
         "ListQuestions": QUESTION_LIST_QUERY.encode(QuestionQuery(aggregator_id=ALPHA, deployment="test")),
         "GetRelease": b"",
     }
-    calls = {**reading, "OpenSessions": b"", "Upload": b""}
+    calls = {**reading, "Answer": b""}
     found: dict[Purpose, set[str]] = {}
     async with DeviceListening(AdmissionTable()) as here:
         for purpose in (Purpose.DEVICE, Purpose.READER, Purpose.RELAY, Purpose.AGGREGATOR):
@@ -618,8 +716,8 @@ async def test_a_second_certificate_for_the_same_key_has_no_second_limits() -> N
         here.channel(one) as first,
         here.channel(twin) as second,
     ):
-        held = await here.upload(first)
-        await here.answer(held)
+        held: Any = first.stream_stream(f"{_SERVICE}/Answer")()
+        await here.wait_for(1)
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await second.unary_unary(f"{_SERVICE}/ListQuestions")(query)
         held.cancel()

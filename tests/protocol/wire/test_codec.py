@@ -139,12 +139,16 @@ def test_parts_are_counted_before_one_is_read() -> None:
     def never(_: object) -> bytes:
         raise AssertionError("a part was read")
 
-    part: Conversion[bytes, device_pb2.SessionReply] = Conversion(
-        device_pb2.SessionReply, lambda raw: {"session_id": raw}, never
-    )
-    codec = single("replies", device_pb2.OpenSessionsResponse, tuple[bytes, ...], 1_000, Count(0, 1, part))
+    @dataclass
+    class Listed:
+        offers: tuple[bytes, ...]
+        more: bool
 
-    refused(codec, codec.to_pb((b"a", b"b")), "more than 1 replies")
+    part: Conversion[bytes, device_pb2.QuestionOffer] = Conversion(device_pb2.QuestionOffer, lambda _: {}, never)
+    bounds = {Listed: {"offers": Count(0, 1, part)}}
+    codec = message("list", device_pb2.ListQuestionsResponse, Listed, bounds, 1_000)
+
+    refused(codec, codec.to_pb(Listed((b"a", b"b"), more=True)), "more than 1 offers")
 
 
 def test_a_second_spelling_of_a_value_is_refused() -> None:

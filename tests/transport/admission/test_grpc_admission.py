@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -10,16 +10,16 @@ import grpc
 import pytest
 from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
 from fleetcount_transport.admission.admission import Admission, AdmissionTable, BusyError, Shed
-from fleetcount_transport.admission.grpc_admission import Call, ForeignError, GrpcAdmission
+from fleetcount_transport.admission.call import Call
+from fleetcount_transport.admission.grpc_admission import ForeignError, GrpcAdmission
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.listening import bind, grpc_server
-from fleetcount_transport.pipelining import in_order
 
 from tests.support.told_time import told_time, turns_until
 
 ECHO, ENDLESS, FAULTY, STREAM = "/test/Echo", "/test/Endless", "/test/Faulty", "/test/Stream"
-FAULTY_FIRST = "/test/FaultyFirst"
+FAULTY_FIRST, HELD, HELD_FIRST = "/test/FaultyFirst", "/test/Held", "/test/HeldFirst"
 
 
 class Here:
@@ -33,6 +33,14 @@ class Here:
         self.grpc_admission = GrpcAdmission(self.admission, self.front)
         self.port = 0
         self.read = 0
+        self.denied = ""
+        self.may_answer = asyncio.Event()
+
+    async def held(self, request: bytes, call: Call) -> bytes:
+        """Answer once it may."""
+        self.read += 1
+        await self.may_answer.wait()
+        return call.who.key + request
 
     def handlers(self) -> grpc.GenericRpcHandler:
         async def echo(request: bytes, call: Call) -> bytes:
@@ -49,21 +57,21 @@ class Here:
 
         def name(context: Any) -> Identity:
             said = dict(context.invocation_metadata() or ()).get("name")
-            if said is None:
+            if said is None or said == self.denied:
                 raise ForeignError("nobody")
             return Identity(str(said).encode())
 
         methods = {one: self.grpc_admission.unary(work, name) for one, work in {"Echo": echo, "Faulty": faulty}.items()}
 
-        async def stream(requests: AsyncIterator[bytes], call: Call) -> None:
-            async def deliver(answer: Awaitable[bytes]) -> None:
-                await call.write(await answer)
+        async def tell(answer: Awaitable[bytes], _: Call) -> bytes:
+            return await answer
 
-            await in_order(requests, lambda request: echo(request, call), deliver, 4, call.idle_s)
-
-        methods["FaultyFirst"] = self.grpc_admission.unary(faulty, name, first_alone=True)
+        messages = self.grpc_admission.messages
+        methods["FaultyFirst"] = messages(faulty, tell, name, unknown_alone=True)
+        methods["Stream"] = messages(echo, tell, name)
+        methods["Held"] = messages(self.held, tell, name)
+        methods["HeldFirst"] = messages(self.held, tell, name, unknown_alone=True)
         methods["Endless"] = self.grpc_admission.stream(endless, name)
-        methods["Stream"] = self.grpc_admission.stream(stream, name)
         return grpc.method_handlers_generic_handler("test", methods)
 
     def channel(self) -> grpc.aio.Channel:
@@ -186,6 +194,7 @@ async def test_of_an_unknown_caller_one_call_is_read_and_those_behind_one_that_f
             await asyncio.sleep(0.01)
         for call in calls:
             await call.write(b"x")
+            await call.done_writing()
         async with asyncio.timeout(60):
             await asyncio.gather(*(call.read() for call in calls), return_exceptions=True)
             codes = {await call.code() for call in calls}
@@ -265,3 +274,132 @@ async def test_two_hundred_that_send_byte_by_byte_lose_their_shares_in_time_and_
 
     assert it.shed == {Shed.IDLE: TRICKLING}
     assert set(honest) == {b"me 1"}
+
+
+# Streams of messages.
+
+
+async def begun_stream(channel: grpc.aio.Channel, name: str = "me", path: str = STREAM) -> Any:
+    """Return a stream on which one message is answered."""
+    call: Any = channel.stream_stream(path)(metadata=named(name))
+    await call.write(b"1")
+    assert await call.read() == name.encode() + b"1"
+    return call
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not is_so():
+            await asyncio.sleep(0.01)
+
+
+async def test_an_idle_stream_holds_no_share_takes_the_next_message_and_ends_well_in_time() -> None:
+    with told_time() as told:
+        async with here(idle_s=8, calls_each=1) as it, it.channel() as channel:
+            call = await begun_stream(channel)
+            await turns_until(lambda: len(it.grpc_admission.kept) == 1)
+            found = [it.admission.callers]
+            await channel.unary_unary(ECHO)(b"", metadata=named("me"))  # The only call that it may have.
+            told.passes(7.9)
+            await call.write(b"2")
+            found.append(await call.read())
+            await turns_until(lambda: len(it.grpc_admission.kept) == 1)
+            told.passes(8.1)
+            code = asyncio.ensure_future(call.code())
+            await turns_until(code.done)
+            await turns_until(lambda: not it.grpc_admission.kept)
+
+    assert (found, code.result()) == ([0, b"me2"], grpc.StatusCode.OK)
+    assert not it.shed
+
+
+async def test_each_message_of_a_stream_asks_again_whether_its_caller_may_call() -> None:
+    async with here(faults_each=1, calls_each=1) as it, it.channel() as channel:
+        streams = [await begun_stream(channel, name) for name in ("me", "other", "third")]
+        it.denied = "me"
+        it.admission.failed(Identity(b"other"))
+        held = channel.stream_stream(ECHO)(metadata=named("third"))
+        await until(lambda: it.admission.callers == 1)
+        for call in streams:
+            await call.write(b"2")
+        async with asyncio.timeout(30):
+            codes = [await call.code() for call in streams]
+        held.cancel()
+
+    assert codes == [
+        grpc.StatusCode.PERMISSION_DENIED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+        grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ]
+    assert it.shed == {Shed.FOREIGN: 1, Shed.FAULTS: 1, Shed.CALLS: 1}
+
+
+async def test_of_a_flood_on_one_stream_four_are_read_as_one_call_and_all_are_answered_in_order() -> None:
+    async with here(calls_each=1) as it, it.channel() as channel:
+        call = channel.stream_stream(HELD)(metadata=named("me "))
+        sent = asyncio.create_task(write_all(call, 100))
+        await until(lambda: it.read == 4)
+        await asyncio.sleep(0.2)
+        read, calls = it.read, it.admission._calls.used
+        it.may_answer.set()
+        answers = [await call.read() for _ in range(100)]
+        await sent
+
+    assert (read, calls) == (4, 1)
+    assert answers == [b"me %d" % number for number in range(100)]
+
+
+async def write_all(call: Any, count: int) -> None:
+    for number in range(count):
+        await call.write(b"%d" % number)
+
+
+async def test_a_connection_keeps_four_idle_streams_and_what_is_idle_beyond_them_ends() -> None:
+    async with here() as it, it.channel() as channel, it.channel() as other:
+        kept = [await begun_stream(channel) for _ in range(4)]
+        fifth = await begun_stream(channel)
+        async with asyncio.timeout(30):
+            code = await fifth.code()
+        kept.append(await begun_stream(other))
+        await until(lambda: len(it.grpc_admission.kept) == 5)
+        for call in kept:
+            await call.write(b"2")
+            assert await call.read() == b"me2"
+        await channel.close()  # As by a device that is switched off.
+        await until(lambda: len(it.grpc_admission.kept) == 1)
+
+    assert code is grpc.StatusCode.OK
+
+
+async def test_streams_end_when_the_server_does_those_with_a_message_after_its_answer() -> None:
+    async with here() as it, it.channel() as channel:
+        idle = await begun_stream(channel)
+        busy = channel.stream_stream(HELD)(metadata=named("me"))
+        await busy.write(b"1")
+        await until(lambda: it.read == 1)
+        it.grpc_admission.kept.end()
+        codes = [await idle.code()]
+        it.may_answer.set()
+        answer = await busy.read()
+        codes.append(await busy.code())
+
+    assert (answer, codes) == (b"me1", [grpc.StatusCode.OK] * 2)
+    assert not it.grpc_admission.kept
+
+
+async def test_of_an_unknown_caller_one_message_is_read_on_a_stream_and_no_second_stream_goes_past_it() -> None:
+    async with here(idle_s=3600) as it, it.channel() as channel:
+        first = channel.stream_stream(HELD_FIRST)(metadata=named("me"))
+        sent = asyncio.create_task(write_all(first, 3))
+        await until(lambda: it.read == 1)
+        second = channel.stream_stream(HELD_FIRST)(metadata=named("me"))
+        await second.write(b"x")
+        await asyncio.sleep(0.2)
+        read = it.read
+        it.may_answer.set()
+        async with asyncio.timeout(30):
+            answers = [await first.read() for _ in range(3)]
+            other = await second.read()
+            await sent
+
+    assert (read, answers, other) == (1, [b"me0", b"me1", b"me2"], b"mex")

@@ -29,7 +29,7 @@ from fleetcount_aggregator.memory.sessions import SessionCache
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import SessionRow
 from fleetcount_aggregator.storage.session_chains import PackedSession
-from fleetcount_aggregator.storage.session_rows import add_session, read_session, read_sessions, read_sessions_of
+from fleetcount_aggregator.storage.session_rows import add_session, read_session, read_sessions
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.spare_workers import SpareWorkers
 
@@ -146,7 +146,11 @@ class Sessions:
         """
         request = asked.request
         device = self._unless_shut_out(await self._device_of(asked) if held is None else held.certificate)
-        answer = device if isinstance(device, RejectReason) else await self._answer(request, device)
+        answer = (
+            device
+            if isinstance(device, RejectReason)
+            else await self._answer(request, device, is_held=held is not None)
+        )
         if isinstance(answer, SessionAccepted):
             self._host.admission.held(asked.who)
             return answer
@@ -158,16 +162,19 @@ class Sessions:
         self._host.metrics.refused(reason)
         return SessionRefused(session_id=request.session_id, reason=reason)
 
-    async def _answer(self, request: SessionRequest, device: Digest) -> SessionAccepted | RejectReason:
+    async def _answer(
+        self, request: SessionRequest, device: Digest, *, is_held: bool
+    ) -> SessionAccepted | RejectReason:
         # It lives as long as somebody holds or awaits it.
         async with self._locks.setdefault(device, asyncio.Lock()):
-            known = await self._store.read(read_session, request.session_id)
+            known = await self._store.read(read_session, request.session_id) if is_held else None
             return await self._open(request, device) if known is None else _accepted(known)
 
     async def _open(self, request: SessionRequest, device: Digest) -> SessionAccepted | RejectReason:
-        """Open the seal: here, since private keys stay in this process."""
-        if await self._store.read(read_sessions_of, device, self._host.now()) >= self._host.limits.sessions_per_device:
-            return RejectReason.OVER_QUOTA
+        """Open the seal, here, since private keys stay in this process, and store the session unless it is stored.
+
+        That is one operation of the store, which counts the device's sessions and knows an answer of before.
+        """
         pair = self._host.keys.pairs(request.key_id).get(request.key_id)
         if pair is None:
             return RejectReason.UNKNOWN_KEY
@@ -189,7 +196,7 @@ class Sessions:
         if stored is None:
             return RejectReason.OVER_QUOTA
         if stored.accepted != row.accepted:
-            return _accepted(stored)  # Another process of this aggregator opened it meanwhile, with other keys.
+            return _accepted(stored)  # It was opened before, with other keys: by another process, or before a restart.
         self._cache.keep(request.session_id, PackedSession.of(chain, secret.receipt_key, device, request.expiry))
         return accepted
 

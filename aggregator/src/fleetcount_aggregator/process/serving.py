@@ -158,13 +158,21 @@ def read_authorities(path: Path) -> tuple[x509.Certificate, ...]:
 
 
 class Listener:
-    """A gRPC server of this process and the front before it; `port` once it is open."""
+    """A gRPC server of this process and the front before it; `port` once it is open.
+
+    `end_streams` ends the streams on which nothing is under way: gRPC would wait for them.
+    """
 
     def __init__(
-        self, server: grpc.aio.Server, front: HandshakeGate, credentials: grpc.ServerCredentials | None
+        self,
+        server: grpc.aio.Server,
+        front: HandshakeGate,
+        credentials: grpc.ServerCredentials | None,
+        end_streams: Callable[[], None],
     ) -> None:
         self._server = server
         self._front = front
+        self._end_streams = end_streams
         self._behind = bind(server, credentials)
         self.port = 0
 
@@ -177,6 +185,7 @@ class Listener:
     async def drain(self) -> None:
         """Take nothing new, and finish what is under way."""
         self._front.stop()
+        self._end_streams()
         await self._server.stop(DRAIN_S)
 
     async def close(self) -> None:
@@ -202,7 +211,7 @@ def device_listener(config: AggregatorConfig, core: Core) -> Listener:
         now=lambda: context.host.moment().sure,
     )
     server = device_server(shell)
-    return Listener(server, front, None if tls is None else tls.devices)
+    return Listener(server, front, None if tls is None else tls.devices, shell.grpc_admission.kept.end)
 
 
 def peer_listener(config: AggregatorConfig, core: Core) -> Listener:
@@ -219,8 +228,8 @@ def peer_listener(config: AggregatorConfig, core: Core) -> Listener:
     front = HandshakeGate(limits, limits.connections, metrics.shed, metrics.handshake_failed, tls=tls is not None)
     known = [context.host.aggregator_id, *context.peers]
     identify = claimed_peer(known) if tls is None else certified_peer(tls.authorities, denials.denies, now)
-    server = peer_server(PeerShell(core.helper, metrics, identify, among_peers, front))
-    return Listener(server, front, None if tls is None else tls.peers)
+    shell = PeerShell(core.helper, metrics, identify, among_peers, front)
+    return Listener(peer_server(shell), front, None if tls is None else tls.peers, shell.grpc_admission.kept.end)
 
 
 # Background tasks.

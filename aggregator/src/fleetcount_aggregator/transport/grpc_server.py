@@ -8,7 +8,6 @@ nothing more.
 import time
 from asyncio import timeout
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
@@ -24,24 +23,20 @@ from fleetcount_protocol.limits import (
 from fleetcount_protocol.messages import SealSet
 from fleetcount_protocol.v1 import peer_pb2 as peer_pb
 from fleetcount_protocol.wire.call_metadata import GREETING_HEADER
-from fleetcount_protocol.wire.device import (
-    RELEASE_ANSWER,
-    RELEASE_QUERY,
-    SESSION_REPLIES,
-    SESSION_REQUESTS,
-)
-from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER
+from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
+from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage, DeviceMessage
 from fleetcount_protocol.wire.peer import SET_ANSWER, SealSetChunks
 from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY
 from fleetcount_transport.admission.admission import Admission, BusyError
-from fleetcount_transport.admission.grpc_admission import Call, ForeignError, GrpcAdmission, Name, certified
+from fleetcount_transport.admission.call import Call
+from fleetcount_transport.admission.grpc_admission import ForeignError, GrpcAdmission, Name, certified
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.admission.health_service import health_handlers
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.callers import caller_of, issued_by
 from fleetcount_transport.listening import grpc_server
 from fleetcount_transport.logs import log
-from fleetcount_transport.pipelining import IdleStreamError, in_order
+from fleetcount_transport.pipelining import IdleStreamError
 from google.protobuf.message import DecodeError as ProtobufError
 
 from fleetcount_aggregator.host.metrics import Metrics
@@ -68,8 +63,6 @@ _CODES: Final = {
 """Every other problem travels as ABORTED; the word itself is in the details."""
 
 
-BATCHES_IN_FLIGHT: Final = 4
-"""Batches of one stream that are read and not answered yet."""
 _REPORTING: Final = frozenset({Purpose.DEVICE, Purpose.RELAY})
 _READING: Final = _REPORTING | {Purpose.READER, Purpose.AGGREGATOR}
 """Whose calls the device port takes: a reader and an aggregator's operator read what is public, and report nothing."""
@@ -85,7 +78,7 @@ async def answer_call(call: Call, metrics: Metrics, work: Callable[[], Awaitable
         return await work()
     except DecodeError:
         await context.abort(grpc.StatusCode.INVALID_ARGUMENT, PeerProblem.MALFORMED.value)
-    except IdleStreamError:
+    except (IdleStreamError, BusyError):
         raise
     except UnknownWindowError:
         await context.abort(grpc.StatusCode.NOT_FOUND, PeerProblem.UNKNOWN_WINDOW.value)
@@ -134,8 +127,7 @@ class DeviceShell:
         reporting = certified(_REPORTING, self._denies, self._now)
         methods: dict[str, grpc.RpcMethodHandler[Any, Any]] = {
             "ListQuestions": self.grpc_admission.unary(self._list_questions, reading),
-            "OpenSessions": self.grpc_admission.unary(self._open_sessions, reporting, first_alone=True),
-            "Upload": self.grpc_admission.stream(self._upload, reporting),
+            "Answer": self.grpc_admission.messages(self._take, self._tell, reporting, unknown_alone=True),
             "GetRelease": self.grpc_admission.unary(self._get_release, reading),
         }
         return grpc.method_handlers_generic_handler(_DEVICE_SERVICE, methods)
@@ -154,32 +146,29 @@ class DeviceShell:
 
         return await answer_call(call, self._metrics, work)
 
-    async def _open_sessions(self, request: bytes, call: Call) -> bytes:
-        """Open sessions."""
-
-        async def work() -> bytes:
-            requests = SESSION_REQUESTS.decode(request)
-            return SESSION_REPLIES.encode(await self._service.open_sessions(requests, [call.who] * len(requests)))
-
-        return await answer_call(call, self._metrics, work)
-
-    async def _upload(self, requests: AsyncIterator[bytes], call: Call) -> None:
-        """Take batches, the next while earlier ones are under way, and answer each after its commit, in order."""
-
-        async def deliver(answer: Awaitable[bytes]) -> None:
-            await call.write(await answer_call(call, self._metrics, lambda: answer))
-
-        await in_order(requests, partial(self._take, call), deliver, BATCHES_IN_FLIGHT, call.idle_s)
-
-    async def _take(self, call: Call, request: bytes) -> bytes:
+    async def _take(self, request: bytes, call: Call) -> bytes:
+        """Open sessions, or take instalments; instalments beyond the caller's share of bytes are refused as busy."""
         try:
             with call.hold(len(request)):
-                answer = await self._service.take(UPLOAD.decode(request))
-                if not self.grpc_admission.admission.knows(call.who) and any(0 in one.reasons for one in answer.runs):
-                    self.grpc_admission.admission.held(call.who)  # It brought what was sealed under a session.
+                answer = await self._answer(DEVICE_MESSAGE.decode(request), call.who)
         except BusyError:
-            answer = self._service.refuse_busy(UPLOAD.decode(request))
-        return UPLOAD_ANSWER.encode(answer)
+            upload = DEVICE_MESSAGE.decode(request).upload
+            if upload is None:
+                raise
+            answer = AggregatorMessage(upload=self._service.refuse_busy(upload))
+        return AGGREGATOR_MESSAGE.encode(answer)
+
+    async def _answer(self, message: DeviceMessage, who: Identity) -> AggregatorMessage:
+        if message.upload is None:
+            callers = [who] * len(message.requests)
+            return AggregatorMessage(replies=await self._service.open_sessions(message.requests, callers))
+        answer = await self._service.take(message.upload)
+        if not self.grpc_admission.admission.knows(who) and any(0 in one.reasons for one in answer.runs):
+            self.grpc_admission.admission.held(who)  # It brought what was sealed under a session.
+        return AggregatorMessage(upload=answer)
+
+    async def _tell(self, answer: Awaitable[bytes], call: Call) -> bytes:
+        return await answer_call(call, self._metrics, lambda: answer)
 
     async def _get_release(self, request: bytes, call: Call) -> bytes:
         """A window's state or record."""

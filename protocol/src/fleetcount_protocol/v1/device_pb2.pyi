@@ -221,26 +221,32 @@ class SessionRequest(_message.Message):
 Global___SessionRequest: _TypeAlias = SessionRequest  # noqa: Y015
 
 @_typing.final
-class OpenSessionsRequest(_message.Message):
+class DeviceMessage(_message.Message):
+    """Session requests or an upload, never both."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     REQUESTS_FIELD_NUMBER: _builtins.int
+    UPLOAD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def requests(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionRequest]:
         """all of one aggregator"""
 
+    @_builtins.property
+    def upload(self) -> Global___UploadRequest: ...
     def __init__(
         self,
         *,
         requests: _abc.Iterable[Global___SessionRequest] | None = ...,
+        upload: Global___UploadRequest | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["upload", b"upload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests", b"requests", "upload", b"upload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___OpenSessionsRequest: _TypeAlias = OpenSessionsRequest  # noqa: Y015
+Global___DeviceMessage: _TypeAlias = DeviceMessage  # noqa: Y015
 
 @_typing.final
 class SessionReply(_message.Message):
@@ -277,26 +283,32 @@ class SessionReply(_message.Message):
 Global___SessionReply: _TypeAlias = SessionReply  # noqa: Y015
 
 @_typing.final
-class OpenSessionsResponse(_message.Message):
+class AggregatorMessage(_message.Message):
+    """The answer to one message, of the same kind."""
+
     DESCRIPTOR: _descriptor.Descriptor
 
     REPLIES_FIELD_NUMBER: _builtins.int
+    UPLOAD_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def replies(self) -> _containers.RepeatedCompositeFieldContainer[Global___SessionReply]:
         """one a request, in order"""
 
+    @_builtins.property
+    def upload(self) -> Global___UploadResponse: ...
     def __init__(
         self,
         *,
         replies: _abc.Iterable[Global___SessionReply] | None = ...,
+        upload: Global___UploadResponse | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["upload", b"upload"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["replies", b"replies"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["replies", b"replies", "upload", b"upload"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___OpenSessionsResponse: _TypeAlias = OpenSessionsResponse  # noqa: Y015
+Global___AggregatorMessage: _TypeAlias = AggregatorMessage  # noqa: Y015
 
 @_typing.final
 class InstalmentColumns(_message.Message):

@@ -40,15 +40,10 @@ class DeviceServiceStub(object):
                 request_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListQuestionsRequest.SerializeToString,
                 response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListQuestionsResponse.FromString,
                 _registered_method=True)
-        self.OpenSessions = channel.unary_unary(
-                '/fleetcount_protocol.v1.DeviceService/OpenSessions',
-                request_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.OpenSessionsRequest.SerializeToString,
-                response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.OpenSessionsResponse.FromString,
-                _registered_method=True)
-        self.Upload = channel.stream_stream(
-                '/fleetcount_protocol.v1.DeviceService/Upload',
-                request_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.UploadRequest.SerializeToString,
-                response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.UploadResponse.FromString,
+        self.Answer = channel.stream_stream(
+                '/fleetcount_protocol.v1.DeviceService/Answer',
+                request_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.DeviceMessage.SerializeToString,
+                response_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.AggregatorMessage.FromString,
                 _registered_method=True)
         self.GetRelease = channel.unary_unary(
                 '/fleetcount_protocol.v1.DeviceService/GetRelease',
@@ -68,15 +63,9 @@ class DeviceServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
-    def OpenSessions(self, request, context):
-        """Opens sessions. A repeated request opens the same session and gets the same answer.
-        """
-        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
-        context.set_details('Method not implemented!')
-        raise NotImplementedError('Method not implemented!')
-
-    def Upload(self, request_iterator, context):
-        """Takes batches of instalments and answers each batch after its commit, in order.
+    def Answer(self, request_iterator, context):
+        """Opens sessions and takes instalments: a message is answered after its commit, in order. A repeated message gets the
+        same answer. The stream may stay open from one message to the next.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,15 +86,10 @@ def add_DeviceServiceServicer_to_server(servicer, server):
                     request_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListQuestionsRequest.FromString,
                     response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.ListQuestionsResponse.SerializeToString,
             ),
-            'OpenSessions': grpc.unary_unary_rpc_method_handler(
-                    servicer.OpenSessions,
-                    request_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.OpenSessionsRequest.FromString,
-                    response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.OpenSessionsResponse.SerializeToString,
-            ),
-            'Upload': grpc.stream_stream_rpc_method_handler(
-                    servicer.Upload,
-                    request_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.UploadRequest.FromString,
-                    response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.UploadResponse.SerializeToString,
+            'Answer': grpc.stream_stream_rpc_method_handler(
+                    servicer.Answer,
+                    request_deserializer=fleetcount__protocol_dot_v1_dot_device__pb2.DeviceMessage.FromString,
+                    response_serializer=fleetcount__protocol_dot_v1_dot_device__pb2.AggregatorMessage.SerializeToString,
             ),
             'GetRelease': grpc.unary_unary_rpc_method_handler(
                     servicer.GetRelease,
@@ -152,34 +136,7 @@ class DeviceService(object):
             _registered_method=True)
 
     @staticmethod
-    def OpenSessions(request,
-            target,
-            options=(),
-            channel_credentials=None,
-            call_credentials=None,
-            insecure=False,
-            compression=None,
-            wait_for_ready=None,
-            timeout=None,
-            metadata=None):
-        return grpc.experimental.unary_unary(
-            request,
-            target,
-            '/fleetcount_protocol.v1.DeviceService/OpenSessions',
-            fleetcount__protocol_dot_v1_dot_device__pb2.OpenSessionsRequest.SerializeToString,
-            fleetcount__protocol_dot_v1_dot_device__pb2.OpenSessionsResponse.FromString,
-            options,
-            channel_credentials,
-            insecure,
-            call_credentials,
-            compression,
-            wait_for_ready,
-            timeout,
-            metadata,
-            _registered_method=True)
-
-    @staticmethod
-    def Upload(request_iterator,
+    def Answer(request_iterator,
             target,
             options=(),
             channel_credentials=None,
@@ -192,9 +149,9 @@ class DeviceService(object):
         return grpc.experimental.stream_stream(
             request_iterator,
             target,
-            '/fleetcount_protocol.v1.DeviceService/Upload',
-            fleetcount__protocol_dot_v1_dot_device__pb2.UploadRequest.SerializeToString,
-            fleetcount__protocol_dot_v1_dot_device__pb2.UploadResponse.FromString,
+            '/fleetcount_protocol.v1.DeviceService/Answer',
+            fleetcount__protocol_dot_v1_dot_device__pb2.DeviceMessage.SerializeToString,
+            fleetcount__protocol_dot_v1_dot_device__pb2.AggregatorMessage.FromString,
             options,
             channel_credentials,
             insecure,

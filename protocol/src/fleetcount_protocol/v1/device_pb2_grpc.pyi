@@ -38,10 +38,10 @@ class DeviceServiceStub:
     def __new__(cls, channel: _aio.Channel) -> DeviceServiceAsyncStub: ...
     ListQuestions: _grpc.UnaryUnaryMultiCallable[_device_pb2.ListQuestionsRequest, _device_pb2.ListQuestionsResponse]
     """Every question this aggregator serves and that has not ended: the windows follow from it."""
-    OpenSessions: _grpc.UnaryUnaryMultiCallable[_device_pb2.OpenSessionsRequest, _device_pb2.OpenSessionsResponse]
-    """Opens sessions. A repeated request opens the same session and gets the same answer."""
-    Upload: _grpc.StreamStreamMultiCallable[_device_pb2.UploadRequest, _device_pb2.UploadResponse]
-    """Takes batches of instalments and answers each batch after its commit, in order."""
+    Answer: _grpc.StreamStreamMultiCallable[_device_pb2.DeviceMessage, _device_pb2.AggregatorMessage]
+    """Opens sessions and takes instalments: a message is answered after its commit, in order. A repeated message gets the
+    same answer. The stream may stay open from one message to the next.
+    """
     GetRelease: _grpc.UnaryUnaryMultiCallable[_device_pb2.GetReleaseRequest, _device_pb2.GetReleaseResponse]
     """The signed record of a released window, or its state."""
 
@@ -52,10 +52,10 @@ class DeviceServiceAsyncStub(DeviceServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     ListQuestions: _aio.UnaryUnaryMultiCallable[_device_pb2.ListQuestionsRequest, _device_pb2.ListQuestionsResponse]  # type: ignore[assignment]
     """Every question this aggregator serves and that has not ended: the windows follow from it."""
-    OpenSessions: _aio.UnaryUnaryMultiCallable[_device_pb2.OpenSessionsRequest, _device_pb2.OpenSessionsResponse]  # type: ignore[assignment]
-    """Opens sessions. A repeated request opens the same session and gets the same answer."""
-    Upload: _aio.StreamStreamMultiCallable[_device_pb2.UploadRequest, _device_pb2.UploadResponse]  # type: ignore[assignment]
-    """Takes batches of instalments and answers each batch after its commit, in order."""
+    Answer: _aio.StreamStreamMultiCallable[_device_pb2.DeviceMessage, _device_pb2.AggregatorMessage]  # type: ignore[assignment]
+    """Opens sessions and takes instalments: a message is answered after its commit, in order. A repeated message gets the
+    same answer. The stream may stay open from one message to the next.
+    """
     GetRelease: _aio.UnaryUnaryMultiCallable[_device_pb2.GetReleaseRequest, _device_pb2.GetReleaseResponse]  # type: ignore[assignment]
     """The signed record of a released window, or its state."""
 
@@ -71,20 +71,14 @@ class DeviceServiceServicer(metaclass=_abc_1.ABCMeta):
         """Every question this aggregator serves and that has not ended: the windows follow from it."""
 
     @_abc_1.abstractmethod
-    def OpenSessions(
+    def Answer(
         self,
-        request: _device_pb2.OpenSessionsRequest,
+        request_iterator: _MaybeAsyncIterator[_device_pb2.DeviceMessage],
         context: _ServicerContext,
-    ) -> _typing.Union[_device_pb2.OpenSessionsResponse, _abc.Awaitable[_device_pb2.OpenSessionsResponse]]:
-        """Opens sessions. A repeated request opens the same session and gets the same answer."""
-
-    @_abc_1.abstractmethod
-    def Upload(
-        self,
-        request_iterator: _MaybeAsyncIterator[_device_pb2.UploadRequest],
-        context: _ServicerContext,
-    ) -> _typing.Union[_abc.Iterator[_device_pb2.UploadResponse], _abc.AsyncIterator[_device_pb2.UploadResponse]]:
-        """Takes batches of instalments and answers each batch after its commit, in order."""
+    ) -> _typing.Union[_abc.Iterator[_device_pb2.AggregatorMessage], _abc.AsyncIterator[_device_pb2.AggregatorMessage]]:
+        """Opens sessions and takes instalments: a message is answered after its commit, in order. A repeated message gets the
+        same answer. The stream may stay open from one message to the next.
+        """
 
     @_abc_1.abstractmethod
     def GetRelease(

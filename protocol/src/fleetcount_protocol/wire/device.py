@@ -14,7 +14,6 @@ from fleetcount_protocol.limits import (
     MAX_REASON_BYTES,
     MAX_RECORD_BYTES,
     MAX_SESSION_BYTES,
-    MAX_SESSIONS_PER_REQUEST,
     MAX_SIGNATURE_BYTES,
     MAX_UNIX_TIME,
 )
@@ -26,7 +25,7 @@ from fleetcount_protocol.messages import (
     SessionRequest,
 )
 from fleetcount_protocol.v1 import device_pb2 as pb
-from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, conversion, either, message, single
+from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, conversion, either, message
 
 _SMALL_BYTES: Final = 1_024
 _BOUNDS: Final[Bounds] = {
@@ -53,13 +52,6 @@ _BOUNDS: Final[Bounds] = {
 SESSION_REQUEST: Final = message(
     "session request", pb.SessionRequest, SessionRequest, _BOUNDS, MAX_SESSION_BYTES, check=check_session_request
 )
-SESSION_REQUESTS: Final = single(
-    "session requests",
-    pb.OpenSessionsRequest,
-    tuple[SessionRequest, ...],
-    MAX_SESSIONS_PER_REQUEST * MAX_SESSION_BYTES,
-    Count(0, MAX_SESSIONS_PER_REQUEST, SESSION_REQUEST),
-)
 SESSION_REPLY: Final = either(
     "session reply",
     pb.SessionReply,
@@ -69,14 +61,6 @@ SESSION_REPLY: Final = either(
     "reason",
     _SMALL_BYTES,
 )
-SESSION_REPLIES: Final = single(
-    "session replies",
-    pb.OpenSessionsResponse,
-    tuple[SessionAccepted | SessionRefused, ...],
-    MAX_SESSIONS_PER_REQUEST * _SMALL_BYTES,
-    Count(0, MAX_SESSIONS_PER_REQUEST, SESSION_REPLY),
-)
-
 # Releases.
 
 RELEASE_QUERY: Final = message("release query", pb.GetReleaseRequest, ReleaseQuery, _BOUNDS, _SMALL_BYTES)

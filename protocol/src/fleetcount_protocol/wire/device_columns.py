@@ -22,8 +22,8 @@ from fleetcount_protocol.limits import (
 )
 from fleetcount_protocol.messages import Instalment, InstalmentReply, Receipt, Refusal
 from fleetcount_protocol.v1 import device_pb2 as pb
-from fleetcount_protocol.wire.codec import Bounds, Count, Joined, Range, Size, conversion, message
-from fleetcount_protocol.wire.strict import check_count, check_size
+from fleetcount_protocol.wire.codec import Bounds, Count, Joined, Range, Size, conversion
+from fleetcount_protocol.wire.strict import WireMessage, check_count, check_size
 
 _MOST: Final = MAX_INSTALMENTS_PER_BATCH
 _NUMBER_BYTES: Final = 2
@@ -355,22 +355,19 @@ def _check_total(runs: Sequence[InstalmentColumns] | Sequence[InstalmentReplyCol
 _INSTALMENTS: Final = conversion(pb.InstalmentColumns, InstalmentColumns, _BOUNDS, make=_columns)
 _REPLIES: Final = conversion(pb.InstalmentReplyColumns, InstalmentReplyColumns, _BOUNDS, check=_check_replies)
 
-UPLOAD: Final = message(
-    "upload",
-    pb.UploadRequest,
-    Upload,
-    {Upload: {"runs": Count(1, _MOST, _INSTALMENTS)}},
-    MAX_BATCH_BYTES,
-    check=_check_upload,
+UPLOAD_FIELDS: Final = conversion(
+    pb.UploadRequest, Upload, {Upload: {"runs": Count(1, _MOST, _INSTALMENTS)}}, check=_check_upload
 )
-"""A batch of parts of reports."""
-UPLOAD_ANSWER: Final = message(
-    "upload answer",
+UPLOAD_ANSWER_FIELDS: Final = conversion(
     pb.UploadResponse,
     UploadAnswer,
     {UploadAnswer: {"runs": Count(1, _MOST, _REPLIES)}},
-    MAX_BATCH_BYTES,
     check=lambda answer: _check_total(answer.runs),
+)
+UPLOAD: Final = WireMessage("upload", pb.UploadRequest, UPLOAD_FIELDS.to_pb, UPLOAD_FIELDS.read, MAX_BATCH_BYTES)
+"""A batch of parts of reports."""
+UPLOAD_ANSWER: Final = WireMessage(
+    "upload answer", pb.UploadResponse, UPLOAD_ANSWER_FIELDS.to_pb, UPLOAD_ANSWER_FIELDS.read, MAX_BATCH_BYTES
 )
 """The answers to a batch."""
 

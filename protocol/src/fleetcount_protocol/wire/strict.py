@@ -43,6 +43,10 @@ class Span(NamedTuple):
     start: int
     stop: int
 
+    def __bool__(self) -> bool:
+        """Return whether the message is there: one that is written is not empty."""
+        return self.stop > self.start
+
 
 _NOTHING: Final = Span(b"", 0, 0)
 

@@ -7,8 +7,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
@@ -17,8 +16,10 @@ from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.wire.call_metadata import CARRIED_HEADER, RETRY_TRAILER
 
 from fleetcount_transport.admission.admission import Admission, BusyError, Shed
+from fleetcount_transport.admission.call import Call
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.admission.identity import Identity
+from fleetcount_transport.admission.message_stream import KeptStreams, MessageStream, Take, Tell
 from fleetcount_transport.callers import caller_of
 from fleetcount_transport.pipelining import IdleStreamError
 
@@ -70,32 +71,6 @@ def certified(
     return name
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One admitted call."""
-
-    who: Identity
-    context: _Context
-    _door: "GrpcAdmission"
-
-    @property
-    def idle_s(self) -> float:
-        """Seconds to wait for the caller, to send or to read."""
-        return self._door.admission.limits.idle_s
-
-    def hold(self, size: int) -> AbstractContextManager[None]:
-        """Count the bytes of a message while it is under way; raises `BusyError`."""
-        return self._door.admission.hold(self.who, size)
-
-    async def write(self, answer: bytes) -> None:
-        """Send an answer; close the connection of a caller that does not read it within `idle_s`."""
-        clock = asyncio.get_running_loop().call_later(self.idle_s, self._door.hang_up, self.context)
-        try:
-            await self.context.write(answer)
-        finally:
-            clock.cancel()
-
-
 One = Callable[[bytes, Call], Awaitable[bytes]]
 """Answers a call of one message."""
 Stream = Callable[[AsyncIterator[bytes], Call], Awaitable[None]]
@@ -113,29 +88,38 @@ class GrpcAdmission:
         self._front = front
         self._at_once = at_once
         self._turns: WeakValueDictionary[tuple[Identity, str], asyncio.Semaphore] = WeakValueDictionary()
+        self.kept = KeptStreams()
+
+    def messages(
+        self, take: Take, tell: Tell, name: Name, *, unknown_alone: bool = False
+    ) -> "grpc.RpcMethodHandler[bytes, bytes]":
+        """Return the handler of a stream whose messages are admitted one by one (`MessageStream`).
+
+        With `unknown_alone` only one message per connection of an unknown identity is worked on at a time. A stream
+        for which `kept` has no room ends once its messages are answered.
+        """
+
+        async def serve(requests: AsyncIterator[bytes], call: Call) -> None:
+            # Per connection: a dead connection with half a message must not block the device's next connection.
+            turn = self._turns.setdefault((call.who, call.context.peer()), asyncio.Semaphore(1))
+            alone = turn if unknown_alone else None
+            await MessageStream(call, partial(name, call.context), alone, self.kept).run(requests, take, tell)
+
+        return self._handler(serve, name)
 
     def unary(
-        self,
-        answer: One,
-        name: Name,
-        *,
-        first_alone: bool = False,
-        first: Callable[[Call], Awaitable[None]] | None = None,
+        self, answer: One, name: Name, *, first: Callable[[Call], Awaitable[None]] | None = None
     ) -> "grpc.RpcMethodHandler[bytes, bytes]":
         """Return the handler of a call with one message, for which it waits `idle_s` at most.
 
-        With `first_alone` only one such call per connection of an unknown identity is read at a time: calls behind one
-        with an invalid signature are refused unread. `first` is done before the message is waited for.
+        `first` is done before the message is waited for.
 
         It is implemented as a stream, which its caller cannot tell from a unary call: gRPC's unary handler would read
         the message before it knows the caller, and wait without limit for the message and for the answer to be read.
         """
 
         async def serve(requests: AsyncIterator[bytes], call: Call) -> None:
-            alone = first_alone and not self.admission.knows(call.who)
-            # Per connection: a dead connection with half a message must not block the device's next connection.
-            turn = call.who, call.context.peer() if alone else ""
-            async with self._turns.setdefault(turn, asyncio.Semaphore(1 if alone else self._at_once)):
+            async with self._turns.setdefault((call.who, ""), asyncio.Semaphore(self._at_once)):
                 self.admission.check(call.who)  # Others of its calls may have failed while this one waited.
                 if first is not None:
                     await first(call)
@@ -156,37 +140,42 @@ class GrpcAdmission:
         raise AssertionError("context.abort always raises")
 
     def stream(self, serve: Stream, name: Name) -> "grpc.RpcMethodHandler[bytes, bytes]":
-        """Return the handler of a stream."""
+        """Return the handler of a stream that is one call, however many messages it has."""
 
+        async def serve_one(requests: AsyncIterator[bytes], call: Call) -> None:
+            with self.admission.call(call.who):
+                await serve(requests, call)
+            self.recognize(call)
+
+        return self._handler(serve_one, name)
+
+    def _handler(self, serve: Stream, name: Name) -> "grpc.RpcMethodHandler[bytes, bytes]":
         async def handle(requests: AsyncIterator[bytes], context: _Context) -> None:
             try:
-                who = name(context)
+                call = Call(name(context), context, self)
+                if self._front is not None:
+                    self._front.prove(context.peer(), call.who.key)
+                self.recognize(call)
+                await serve(requests, call)
             except ForeignError as foreign:
                 self.admission.shed(Shed.FOREIGN)
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, foreign.word)
-                return
-            if self._front is not None:
-                self._front.prove(context.peer(), who.key)
-            self._recognize(context, who)
-            try:
-                with self.admission.call(who):
-                    await serve(requests, Call(who, context, self))
-                self._recognize(context, who)
             except BusyError as busy:
-                await self._refuse(context, who, busy)
+                await self._refuse(call, busy)
             except IdleStreamError:
                 self.admission.shed(Shed.IDLE)
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, _IDLE)
 
         return grpc.stream_stream_rpc_method_handler(handle)
 
-    def _recognize(self, context: _Context, who: Identity) -> None:
+    def recognize(self, call: Call) -> None:
         """Give handshakes from the address of a known identity priority."""
-        if self._front is not None and self.admission.knows(who):
-            self._front.know(context.peer())
+        if self._front is not None and self.admission.knows(call.who):
+            self._front.know(call.context.peer())
 
-    async def _refuse(self, context: _Context, who: Identity, busy: BusyError) -> None:
+    async def _refuse(self, call: Call, busy: BusyError) -> None:
         """End a call with "busy", and stop reading from a caller that is refused for its faults."""
+        context, who = call.context, call.who
         if busy.reason is Shed.FAULTS and not who.carried and self._front is not None:
             self._front.rest(context.peer(), min(busy.retry_after_s, _LONGEST_REST_S))
         hint = ((RETRY_TRAILER, str(math.ceil(1000 * busy.retry_after_s))),)

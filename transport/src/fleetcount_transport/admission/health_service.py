@@ -12,7 +12,8 @@ from fleetcount_protocol.errors import PeerProblem
 from google.protobuf.message import DecodeError
 from grpc_health.v1 import health, health_pb2
 
-from fleetcount_transport.admission.grpc_admission import Call, GrpcAdmission, Name
+from fleetcount_transport.admission.call import Call
+from fleetcount_transport.admission.grpc_admission import GrpcAdmission, Name
 
 _LARGEST_BYTES: Final = 256
 _UNKNOWN: Final = "unknown_service"
