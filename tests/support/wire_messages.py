@@ -40,7 +40,6 @@ from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import peer
-from fleetcount_protocol.wire import peer as peer_codec
 from fleetcount_protocol.wire import question as question_codec
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentReplyColumns, Upload, UploadAnswer
 from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage, DeviceMessage
@@ -161,17 +160,17 @@ def _window_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         rejections=((RejectReason.TOO_LATE, 3), (RejectReason.INVALID_PROOF, 1)),
     )
     return {
-        "deliver_answer": (peer_codec.DELIVER_ANSWER, WindowState.RELEASED),
-        "abort_answer": (peer_codec.ABORT_ANSWER, WindowState.ABORTED),
-        "abort_window": (peer_codec.ABORT_WINDOW, AbortWindow(window_id=WINDOW, reason="peer_unreachable")),
-        "status_query": (peer_codec.STATUS_QUERY, WINDOW),
+        "deliver_answer": (peer.DELIVER_ANSWER, WindowState.RELEASED),
+        "abort_answer": (peer.ABORT_ANSWER, WindowState.ABORTED),
+        "abort_window": (peer.ABORT_WINDOW, AbortWindow(window_id=WINDOW, reason="peer_unreachable")),
+        "status_query": (peer.STATUS_QUERY, WINDOW),
         "shared_query": (peer.SHARED_QUERY, QuestionId(WINDOW)),
         "shared_query_first": (peer.SHARED_QUERY, None),
         "shared_ids": (peer.SHARED_IDS, SharedIds(question_ids=(QuestionId(WINDOW),), more=True)),
         "shared_question_query": (peer.SHARED_QUESTION_QUERY, QuestionId(WINDOW)),
-        "status": (peer_codec.STATUS, status),
+        "status": (peer.STATUS, status),
         "status_aborted": (
-            peer_codec.STATUS,
+            peer.STATUS,
             WindowStatus(state=WindowState.ABORTED, ledger_rows=0, abort_reason="too_few_reports"),
         ),
     }
@@ -194,8 +193,8 @@ def _batch_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         "finish_batch_empty": (peer.FINISH_BATCH, empty),
         "batch_decision": (peer.BATCH_DECISION, BatchDecision(window_id=WINDOW, batch=5, accepted=pair)),
         "batch_decision_zero": (peer.BATCH_DECISION, BatchDecision(window_id=WINDOW, batch=0, accepted=b"")),
-        "set_agreed": (peer_codec.SET_ANSWER, SetAgreed(window_id=WINDOW, set_digest=SET)),
-        "set_differs": (peer_codec.SET_ANSWER, SetDiffers(window_id=WINDOW, leaves=bytes([0x80, *[0] * 30, 1]))),
+        "set_agreed": (peer.SET_ANSWER, SetAgreed(window_id=WINDOW, set_digest=SET)),
+        "set_differs": (peer.SET_ANSWER, SetDiffers(window_id=WINDOW, leaves=bytes([0x80, *[0] * 30, 1]))),
     }
 
 
@@ -244,10 +243,10 @@ def question_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
             question_codec.QUESTION_LIST_QUERY,
             QuestionQuery(aggregator_id=ALPHA, deployment="bologna", after=question.question_id),
         ),
-        "install_question": (question_codec.INSTALL_QUESTION, install),
-        "install_question_answer": (question_codec.INSTALL_QUESTION_ANSWER, answer),
-        "deliver_order": (question_codec.DELIVER_ORDER, orders[2]),
-        "deliver_order_answer": (question_codec.DELIVER_ORDER_ANSWER, answer),
+        "install_question": (peer.INSTALL_QUESTION, install),
+        "install_question_answer": (peer.INSTALL_QUESTION_ANSWER, answer),
+        "deliver_order": (peer.DELIVER_ORDER, orders[2]),
+        "deliver_order_answer": (peer.DELIVER_ORDER_ANSWER, answer),
     }
 
 

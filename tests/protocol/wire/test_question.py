@@ -10,7 +10,8 @@ from fleetcount_protocol.question.key_list import sign_key_list
 from fleetcount_protocol.question.orders import OrderAction, SignedOrder, sign_order
 from fleetcount_protocol.v1 import device_pb2, peer_pb2
 from fleetcount_protocol.window.fields import Mode
-from fleetcount_protocol.wire.question import INSTALL_QUESTION, QUESTION_LIST, QUESTION_OFFER
+from fleetcount_protocol.wire.peer import INSTALL_QUESTION
+from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_OFFER
 
 from tests.support.protocol_samples import signing_key
 from tests.support.question_samples import SEED, key_list, one_round_question, order, sampling_question, sign_everywhere

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
-from fleetcount_protocol.wire import peer, question
+from fleetcount_protocol.wire import peer
 from fleetcount_protocol.wire.device import RELEASE_ANSWER
 from fleetcount_protocol.wire.strict import WireMessage
 
@@ -21,8 +21,8 @@ class PeerCall(Generic[RequestT, AnswerT]):
     answer: WireMessage[AnswerT, Any]
 
 
-INSTALL_QUESTION: Final = PeerCall("InstallQuestion", question.INSTALL_QUESTION, question.INSTALL_QUESTION_ANSWER)
-DELIVER_ORDER: Final = PeerCall("DeliverOrder", question.DELIVER_ORDER, question.DELIVER_ORDER_ANSWER)
+INSTALL_QUESTION: Final = PeerCall("InstallQuestion", peer.INSTALL_QUESTION, peer.INSTALL_QUESTION_ANSWER)
+DELIVER_ORDER: Final = PeerCall("DeliverOrder", peer.DELIVER_ORDER, peer.DELIVER_ORDER_ANSWER)
 PROPOSE_BATCH: Final = PeerCall("ProposeBatch", peer.BATCH_PROPOSAL, peer.BATCH_REPLY)
 FINISH_BATCH: Final = PeerCall("FinishBatch", peer.FINISH_BATCH, peer.BATCH_DECISION)
 COMMIT: Final = PeerCall("Commit", peer.COMMIT_QUERY, peer.COMMITMENT)
@@ -33,6 +33,6 @@ ABORT: Final = PeerCall("Abort", peer.ABORT_WINDOW, peer.ABORT_ANSWER)
 STATUS: Final = PeerCall("GetStatus", peer.STATUS_QUERY, peer.STATUS)
 OUTCOME: Final = PeerCall("GetOutcome", peer.STATUS_QUERY, RELEASE_ANSWER)
 SHARED: Final = PeerCall("ListShared", peer.SHARED_QUERY, peer.SHARED_IDS)
-SHARED_QUESTION: Final = PeerCall("GetSharedQuestion", peer.SHARED_QUESTION_QUERY, question.INSTALL_QUESTION)
+SHARED_QUESTION: Final = PeerCall("GetSharedQuestion", peer.SHARED_QUESTION_QUERY, peer.INSTALL_QUESTION)
 SEAL_SET: Final = "SealSet"
 """The one call with a stream of chunks: the ids that a set names may be more than a message holds."""

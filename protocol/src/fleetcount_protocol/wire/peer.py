@@ -15,8 +15,11 @@ from fleetcount_protocol.limits import (
     ED25519_SIGNATURE_BYTES,
     MAX_AGGREGATORS,
     MAX_IDS_PER_CHUNK,
+    MAX_KEY_LIST_BYTES,
     MAX_LEDGER_ROWS,
+    MAX_ORDERS_PER_QUESTION,
     MAX_PEER_MESSAGE_BYTES,
+    MAX_QUESTION_BYTES,
     MAX_QUESTIONS,
     MAX_REASON_BYTES,
     MAX_RECORD_BYTES,
@@ -25,6 +28,7 @@ from fleetcount_protocol.limits import (
     MAX_VERIFIER_BYTES,
     MIN_AGGREGATORS,
     SET_LEAVES,
+    VERIFY_KEY_BYTES,
 )
 from fleetcount_protocol.messages import (
     AbortWindow,
@@ -35,8 +39,10 @@ from fleetcount_protocol.messages import (
     CommitQuery,
     FinishBatch,
     FinishedRecord,
+    InstallQuestion,
     NoisedShare,
     OpenQuery,
+    QuestionAnswer,
     RecordProposal,
     RecordSignature,
     SealSet,
@@ -45,10 +51,13 @@ from fleetcount_protocol.messages import (
     WindowState,
     WindowStatus,
 )
+from fleetcount_protocol.question.orders import SignedOrder
 from fleetcount_protocol.shared import SharedIds
+from fleetcount_protocol.v1 import device_pb2
 from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.window.domain import MAX_OPENED
 from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, conversion, either, message, single
+from fleetcount_protocol.wire.question import ORDERS_BYTES, QUESTION_BOUNDS, SIGNED_QUESTION, SMALL_BYTES
 from fleetcount_protocol.wire.strict import check_count, check_distinct, check_size
 
 # The accepted set of a window as a stream of chunks (protos/…/peer.proto): its leaves, then report ids of some leaves.
@@ -338,4 +347,37 @@ SET_ANSWER: Final = either(
     SetDiffers,
     "leaves",
     _SMALL_BYTES,
+)
+
+
+# Of questions.
+
+_INSTALL_BOUNDS: Final[Bounds] = {
+    **QUESTION_BOUNDS,
+    InstallQuestion: {
+        "signed": SIGNED_QUESTION,
+        "seed": Size(VERIFY_KEY_BYTES, VERIFY_KEY_BYTES),
+        "orders": Count(0, MAX_ORDERS_PER_QUESTION),
+    },
+}
+
+INSTALL_QUESTION: Final = message(
+    "question installation",
+    pb.InstallQuestionRequest,
+    InstallQuestion,
+    _INSTALL_BOUNDS,
+    MAX_QUESTION_BYTES + ORDERS_BYTES + SMALL_BYTES,
+)
+INSTALL_QUESTION_ANSWER: Final = message(
+    "question answer", pb.InstallQuestionResponse, QuestionAnswer, QUESTION_BOUNDS, MAX_KEY_LIST_BYTES + SMALL_BYTES
+)
+DELIVER_ORDER: Final = single(
+    "order",
+    pb.DeliverOrderRequest,
+    SignedOrder,
+    SMALL_BYTES,
+    conversion(device_pb2.SignedOrder, SignedOrder, QUESTION_BOUNDS),
+)
+DELIVER_ORDER_ANSWER: Final = message(
+    "question answer", pb.DeliverOrderResponse, QuestionAnswer, QUESTION_BOUNDS, MAX_KEY_LIST_BYTES + SMALL_BYTES
 )
