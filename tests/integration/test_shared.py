@@ -95,7 +95,7 @@ def test_two_workers_ask_one_deployment_which_ends_with_the_run(tmp_path: Path) 
     assert one["pids"] == two["pids"]
     assert len(set(one["pids"])) == 3
     assert len(hosts(tmp_path)) == 2
-    assert alive(one["pids"] + hosts(tmp_path)) == []
+    wait_until(lambda: not alive(one["pids"] + hosts(tmp_path)), "what the run shared and its hosts have gone")
 
 
 def test_a_run_that_left_a_shared_process_broken_fails_and_says_what(tmp_path: Path) -> None:
