@@ -156,12 +156,13 @@ class GrpcAdmission:
                 if self._front is not None:
                     self._front.prove(context.peer(), call.who.key)
                 self.recognize(call)
-                await serve(requests, call)
+                try:
+                    await serve(requests, call)
+                except BusyError as busy:
+                    await self._refuse(call, busy)
             except ForeignError as foreign:
                 self.admission.shed(Shed.FOREIGN)
                 await context.abort(grpc.StatusCode.PERMISSION_DENIED, foreign.word)
-            except BusyError as busy:
-                await self._refuse(call, busy)
             except IdleStreamError:
                 self.admission.shed(Shed.IDLE)
                 await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, _IDLE)
