@@ -1,9 +1,8 @@
-"""Speeds of one morning in Bologna as three questions show them, each at epsilon 1 a release, beside the truth.
+"""Speeds of one morning in Bologna as questions of three kinds show them, epsilon 1 a release, beside the truth.
 
 Vehicles are simulated here and nothing is sent: each answers directly, once a release, with what it read where it was
-first seen, and releases of two aggregators are drawn. The data have no class of road and no speed limit, so that means
-are by part of town. There are seven releases; a vehicle that is in all of them loses 7. A number after the program is the
-seed of the draw.
+first seen, and releases of two aggregators are drawn. The data have no class of road and no speed limit, so means are
+by part of town. A vehicle in all seven releases loses 7 together. A number after the program is the seed of the draw.
 """
 
 import csv
