@@ -18,6 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 GALLERY = ROOT / "docs" / "gallery"
 PAGES = {"README.md": "# Top\n\n[there](docs/there.md)\n", "docs/there.md": "# There\n\n[back](../README.md#top)\n"}
 
+SHOWN = re.compile(r" +.* vehicles +(?P<low>[0-9.]+) to +(?P<high>[0-9.]+) (km/h|%) +(?P<true>[0-9.]+|none)")
+"""A line of an example: an interval and its truth."""
 AUTO = "```{eval-rst}\n.. autofunction:: fleetcount.gone\n```"
 
 
@@ -120,6 +122,26 @@ def test_a_census_is_a_table_of_two_signals_beside_its_truth(tmp_path: Path) -> 
     assert sum(low <= true <= high for low, high, true in ends) == 15
     assert {high - low for low, high, _ in ends} <= {68, 69, 70}
     assert "62 of 64 cells are inside their intervals" in told
+
+
+@pytest.mark.processes
+def test_speeds_of_a_morning_are_beside_their_truth(tmp_path: Path) -> None:
+    told = run(tmp_path, sys.executable, str(ROOT / "examples" / "bologna_speeds.py")).splitlines()
+
+    rows = [SHOWN.fullmatch(line) for line in told if line.startswith("  ")]
+    found = [(float(row["low"]), float(row["high"]), row["true"]) for row in rows if row]
+    assert len(found) == len(rows) == 1 + 4 + 4 + 16
+    spans = [(low, high, float(true)) for low, high, true in found if true != "none"]
+    # Of 23 intervals of 95 % fewer than 19 would hold their truth for one seed in 200; this one stays the same.
+    inside = sum(low <= true <= high for low, high, true in spans)
+    assert inside >= 19
+    assert told[-1] == f"{inside} of {len(spans)} truths are inside their intervals, each of 95 %"
+    assert spans[0][1] - spans[0][0] < 0.5  # All vehicles, by the weighted sum; a district is known up to a bin of 2.
+    assert all(2 < high - low < 5 for low, high, _ in spans[1:5])
+    page = (ROOT / "docs" / "for-analysts.md").read_text(encoding="utf-8").split("bologna_speeds.py", 1)[1]
+    shown = page.split("```")[1].strip().splitlines()
+    assert len(shown) == 4
+    assert {line.strip() for line in shown} <= {line.strip() for line in told}
 
 
 @pytest.mark.processes

@@ -165,6 +165,22 @@ def test_what_is_known_beforehand_has_no_error() -> None:
     assert (only.estimate, only.low, only.high) == (4, 3, 5)
 
 
+def test_a_mean_of_bins_is_of_those_with_one_of_their_values() -> None:
+    counts = [100, 5000, 200, 100, 9000, 400]
+    design, edges = direct(6, GaussianNoise(Fraction(1, 4))), [Fraction(0), Fraction(10), Fraction(30)]
+
+    row = mean_of_bins(design, counts, edges, LEVEL, [(1,), (3,)])
+    both = mean_of_bins(design, counts, edges, LEVEL, [(1, 4), (3, 6)])
+
+    assert row.estimate == pytest.approx((100 * 5 + 200 * 20) / 300)
+    assert both.estimate == pytest.approx((200 * 5 + 600 * 20) / 800)
+    # From the mean of the lower edges to that of the upper ones, and a little for the noise of 1/4.
+    assert 6 < row.low < 20 / 3 < 70 / 3 < row.high < 24
+    # With no other values it is the same as of a release that has these alone.
+    alone = mean_of_bins(direct(2, GaussianNoise(Fraction(1, 4))), [100, 200], edges, LEVEL)
+    assert (row.estimate, row.low, row.high) == pytest.approx((alone.estimate, alone.low, alone.high), abs=1e-5)
+
+
 def test_the_number_of_devices_is_bounded_from_above() -> None:
     generator = np.random.default_rng(5)
     noise = np.rint(generator.normal(0, 36, (400, 3))).astype(np.int64)
@@ -283,6 +299,12 @@ def test_wrong_arguments_are_refused_by_name() -> None:
         mean(direct(1), [1], POINTS[:1], LEVEL)
     with pytest.raises(ShapeError, match="4 edges; allowed is one more than the 4 values"):
         mean_of_bins(direct(4), [1] * 4, POINTS, LEVEL)
+    with pytest.raises(ShapeError, match="4 edges; allowed is one more than the 2 bins"):
+        mean_of_bins(direct(4), [1] * 4, POINTS, LEVEL, [(1,), (2,)])
+    with pytest.raises(RangeError, match="cell is 0; allowed is 1 to 4"):
+        mean_of_bins(direct(4), [1] * 4, POINTS, LEVEL, [(1,), (2,), (0, 3)])
+    with pytest.raises(RangeError, match="cell in two bins is 2; allowed is a cell in one"):
+        mean_of_bins(direct(4), [1] * 4, POINTS, LEVEL, [(1,), (2,), (3, 2)])
     with pytest.raises(ShapeError, match="allowed is 4 numbers a row"):
         mean(direct(4), [1] * 5, POINTS, LEVEL)
     with pytest.raises(RangeError, match="cell is 5; allowed is 1 to 4"):

@@ -93,6 +93,25 @@ def test_shares_are_of_all_of_a_row_or_of_a_column(release: fc.VerifiedRelease) 
     assert found.share(1, 2).high < found.share(1, 2, of=FUEL).low
 
 
+def test_bins_have_a_mean_for_each_value_of_the_other_signal(tmp_path: Path) -> None:
+    closed = replace(SPEEDS, edges=(Fraction(0), Fraction(50), Fraction(90)), open_above=False)
+    window = replace(WINDOW, domain=crossed(closed, FUELS))
+    (tmp_path / "trusted.toml").write_text(trusted_toml(window))
+    path = save(true_record(window, RAW), tmp_path / "release.json")
+    found = fc.read_release(path).verify(fc.read_keys(tmp_path / "trusted.toml")).crosstab()
+
+    means = found.means(SPEED).columns_of()
+
+    assert list(means) == [FUEL, "estimate", "low", "high"]
+    assert means[FUEL] == ["diesel", "petrol", "other"]
+    assert found.means(0).columns_of() == means
+    for place, fast in enumerate((310 / 1010, 90 / 290, 1)):
+        assert means["low"][place] < 50 * fast + 1
+        assert means["high"][place] > 50 * (1 - fast) + 90 * fast - 1
+        assert means["estimate"][place] == pytest.approx(25 * (1 - fast) + 70 * fast, abs=2)
+    assert found.counts.mean(0, {}).estimate == pytest.approx((900 * 25 + 900 * 70) / 1800, abs=1)
+
+
 def test_rows_are_compared_value_by_value(release: fc.VerifiedRelease) -> None:
     found = release.crosstab().difference(SPEED, 1, 2).columns_of()
 
@@ -117,9 +136,11 @@ def test_what_a_table_does_not_have_is_refused(release: fc.VerifiedRelease) -> N
         (release.map, "asks for several signals"),
         (lambda: release.sum(["* x petrol", "total"]), "count the same devices"),
         (release.mean, "asks for no numbers"),
+        (lambda: found.means(FUEL), "Vehicle.Category of .* is not in bins"),
+        (lambda: found.means(SPEED), "has a last bin '.50, ∞. km/h', so that no mean is known"),
     ]
     for ask, said in wrong:
-        with pytest.raises(fc.UsageError, match=said.replace("*", r"\*")):
+        with pytest.raises(fc.UsageError, match=said.replace("* x", r"\* x")):
             ask()
 
 

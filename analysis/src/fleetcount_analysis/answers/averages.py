@@ -128,22 +128,32 @@ def total_of_numbers(
     return Average(estimate=about, low=about - reach, high=about + reach, level=level)
 
 
-def mean_of_bins(design: Design, outputs: ArrayLike, edges: Sequence[Fraction], level: Fraction) -> Average:
+def mean_of_bins(
+    design: Design,
+    outputs: ArrayLike,
+    edges: Sequence[Fraction],
+    level: Fraction,
+    within: Sequence[Collection[int]] | None = None,
+) -> Average:
     """Return the mean of numbers of which bin v holds those from `edges[v - 1]` to `edges[v]`.
 
     It is at least the mean of the lower edges and at most that of the upper ones, and so the interval is the wider by a
     bin the more exact the counts are. The estimate takes every number for the middle of its bin. `outputs` as of
-    `mean`.
+    `mean`. With `within` bin v is these values, `within[v - 1]`, and the mean is of the devices with any of them.
 
     Raises:
-        ShapeError, RangeError: as `mean`, with one edge more than there are values.
+        ShapeError, RangeError: as `mean`, with one edge more than there are bins; or a value outside 1..V or in two
+            bins.
     """
-    if len(edges) != design.values + 1 or any(low >= high for low, high in pairwise(edges)):
-        raise ShapeError(f"{len(edges)} edges; allowed is one more than the {design.values} values, ascending")
+    bins = [(value,) for value in range(1, design.values + 1)] if within is None else within
+    if len(edges) != len(bins) + 1 or any(low >= high for low, high in pairwise(edges)):
+        what = f"{design.values} values" if within is None else f"{len(bins)} bins"
+        raise ShapeError(f"{len(edges)} edges; allowed is one more than the {what}, ascending")
+    _check_apart([value for one in bins for value in one], design.values)
     counts = Counts.of(design, outputs)
     if len(edges) == 2:
         return Average(estimate=float(sum(edges) / 2), low=float(edges[0]), high=float(edges[1]), level=level)
-    below, above = (_placed(counts, one, 0.0, level) for one in (edges[:-1], edges[1:]))
+    below, above = (_placed(counts, one, 0.0, level, within) for one in (edges[:-1], edges[1:]))
     both = [one.estimate for one in (below, above) if one.estimate is not None]
     return Average(estimate=sum(both) / 2 if both else None, low=below.low, high=above.high, level=level)
 
@@ -194,10 +204,31 @@ def quantile(design: Design, outputs: ArrayLike, q: Fraction, level: Fraction) -
     return Quantile(q=q, value=int(np.argmin(loss)) + 1, first=first, last=last, level=level)
 
 
-def _placed(counts: "Counts", points: Sequence[Fraction], step: float | Fraction, level: Fraction) -> Average:
-    """Return the mean of points, which `step` is a part of the range of."""
+def _check_apart(cells: Sequence[int], values: int) -> None:
+    """Refuse a cell that is no value, and one that is there twice."""
+    if wrong := [cell for cell in cells if not 1 <= cell <= values]:
+        raise RangeError("cell", min(wrong), f"1 to {values}")
+    if len(set(cells)) != len(cells):
+        twice = next(cell for place, cell in enumerate(cells) if cell in cells[:place])
+        raise RangeError("cell in two bins", twice, "a cell in one")
+
+
+def _placed(
+    counts: "Counts",
+    points: Sequence[Fraction],
+    step: float | Fraction,
+    level: Fraction,
+    within: Sequence[Collection[int]] | None = None,
+) -> Average:
+    """Return the mean of points, which `step` is a part of the range of; `within` has the values of every point."""
     start, width = points[0], points[-1] - points[0]
-    found = counts.average(np.array([float((one - start) / width) for one in points]), float(step), level)
+    places, known = np.array([float((one - start) / width) for one in points]), None
+    if within is not None:
+        of_points, (places, known) = places, np.zeros((2, counts.design.values))
+        for place, cells in zip(of_points, within, strict=True):
+            chosen = [cell - 1 for cell in cells]
+            places[chosen], known[chosen] = place, 1
+    found = counts.average(places, float(step), level, known)
     low, high = (float(start + width * Fraction(one)) for one in (found.low, found.high))
     about = None if found.estimate is None else float(start) + float(width) * found.estimate
     return Average(estimate=about, low=low, high=high, level=level)

@@ -89,6 +89,18 @@ class Crosstab(Tabular):
         whole = "all cells" if dimension is None else f"each value of {self.signals[dimension]}"
         return Table(columns=self._table(found, self._all()), title=f"shares of {whole}, {self.counts.name}")
 
+    def means(self, signal: str | int) -> Table:
+        """Return for each value of the other signals the mean of a signal in bins, known up to a bin.
+
+        Raises:
+            UsageError: no such signal, one that is not in bins, or whose last bin has no end.
+            RangeError: as `share`.
+        """
+        dimension = self.counts.dimension(signal)
+        rows = self.counts.rows_without(dimension)
+        found = [self.counts.mean(dimension, row) for row in rows]
+        return Table(columns=self._table(found, rows), title=f"means of {self.signals[dimension]}, {self.counts.name}")
+
     def difference(self, signal: str | int, one: str | int, other: str | int) -> Table:
         """Return for each value of the other signals how many more devices have one value of a signal than another.
 

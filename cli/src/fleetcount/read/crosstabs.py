@@ -15,6 +15,7 @@ from fleetcount_analysis.answers import (
     Region,
     difference,
     level_numbers,
+    mean_of_bins,
     question_table,
     share,
     table_design,
@@ -26,7 +27,7 @@ from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release.record import ReleaseRecord
-from fleetcount_protocol.window.domain import ANY, Cross, ValueDomain
+from fleetcount_protocol.window.domain import ANY, Bins, Cross, ValueDomain
 
 from fleetcount.command.base import one_line
 from fleetcount.read.averages import opened_numbers
@@ -122,6 +123,23 @@ class CrossCounts:
         """
         rows = self.table.outputs[self.table.rows(self.windows)]
         return share(self.table.design, rows, self.cells(fixed), self.table.level, self.cells(within))
+
+    def mean(self, dimension: int, within: Mapping[int, int]) -> Average:
+        """Return the mean of a signal in bins over the devices in the cells `within`, known up to a bin.
+
+        Raises:
+            UsageError: a signal that is not in bins, or whose last bin has no end.
+            RangeError: as `share`.
+        """
+        signal, domain = self.signals[dimension], self.cross.parts[dimension].domain
+        if not isinstance(domain, Bins):
+            raise UsageError(f"{signal} of {self.name!r} is not in bins; a mean is of numbers in bins")
+        if domain.open_above:
+            last = domain.label(domain.values)
+            raise UsageError(f"{signal} of {self.name!r} has a last bin {last!r}, so that no mean is known")
+        rows = self.table.outputs[self.table.rows(self.windows)]
+        bins = [self.cells({**within, dimension: value}) for value in range(1, domain.values + 1)]
+        return mean_of_bins(self.table.design, rows, domain.edges, self.table.level, bins)
 
     def difference(self, later: Mapping[int, int], earlier: Mapping[int, int]) -> Answer:
         """Return the number of devices in some cells less that in others.
