@@ -27,6 +27,7 @@ from fleetcount_simulator.network.engine import NetworkEngine, engine
 from fleetcount_simulator.network.question import reading_of
 from fleetcount_simulator.network.run import WindowAsked
 from fleetcount_simulator.network.simulated_device import coins_of
+from fleetcount_simulator.populations import build
 from numpy.typing import NDArray
 
 from tests.simulator.network_cases import People, case_of
@@ -228,6 +229,28 @@ def test_a_fleet_that_reads_two_signals_is_counted_in_cells_and_margins() -> Non
     assert outcome.released.tolist() == [True]
     assert outcome.counted.tolist() == [[3] * 7]
     assert np.abs(outcome.outputs[0] - np.array([3] * 6 + [9] * 2 + [6] * 3)).max() <= 2
+
+
+@pytest.mark.nightly
+def test_a_fleet_with_several_categories_at_once_is_counted_in_all_and_once_as_holders(tmp_path: Path) -> None:
+    """The same in memory, and quick: tests/simulator/engines/test_sets.py, tests/client/test_sets.py."""
+    rows = ["P", "U;P", "", "B;C;U"] * 6
+    table = "vehicle,value\n" + "".join(f"{number},{row}\n" for number, row in enumerate(rows))
+    (tmp_path / "codes.csv").write_text(table)
+    asked = {"cells": "categories", "values": ["B", "C", "P", "U"], "at_once": 2}
+    people = build({"kind": "categories", "file": "codes.csv"}, asked, 1, tmp_path)
+    one = case_of(population=people, mechanism=Mechanism(name="sets", kind="direct", noise_epsilon=Fraction(10)))
+
+    outcome = engine(transport="grpc").run(one, 0, [0], SEED)
+
+    assert (outcome.released.tolist(), outcome.participants.tolist()) == ([True], [24])
+    (none, *told), (*opened, holders) = outcome.counted[0].tolist(), outcome.outputs[0].tolist()
+    assert none == 6
+    # Six tell P, six U and P, and six two of three: each of these names is told by their sum at most.
+    assert told[2] == 12
+    assert sum(told) == 6 + 12 + 12
+    assert np.abs(np.array(opened) - told).max() <= 2
+    assert abs(holders - 18) <= 2
 
 
 @pytest.mark.nightly

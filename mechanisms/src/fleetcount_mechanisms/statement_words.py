@@ -10,6 +10,7 @@ from typing import Final
 
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_mechanisms.statement import AdversaryView
 
@@ -24,11 +25,20 @@ _CHANGES: Final = {
     "one-cell": "a device being counted rather than not",
 }
 _ANY_CHANGE: Final = "a device having one answer rather than another"
-WITH_TOTAL: Final = (
-    " That a device answered at all is protected like its answer, no better, since the total of all cells is a number"
+_WITH_TOTAL: Final = (
+    " That a device {did} at all is protected like its answer, no better, since {total} is a number"
     " of its own; several that come or go together move it together."
 )
 _NO_BOUND: Final = " The odds of any other change have no bound."
+
+
+def with_total(levels: Levels) -> str:
+    """Return the sentence about what a total tells, of sets the number of devices with any; "" without one."""
+    if not levels.total:
+        return ""
+    if levels.most > 1:
+        return _WITH_TOTAL.format(did="told anything", total="how many told any")
+    return _WITH_TOTAL.format(did="answered", total="the total of all cells")
 
 
 def plain_sentences(design: Design, views: Sequence[AdversaryView]) -> tuple[str, ...]:
@@ -63,7 +73,7 @@ def _public(design: Design, public: Sequence[AdversaryView]) -> str:
             f", but for rare cases: these are epsilons at delta {first.delta:f}, which is no bound on their chance"
         )
     moved = f"{honest}{who} can move the odds of {change} by {_factor(first.epsilon)} at most{all_answers}{failing}."
-    return moved + _NO_BOUND * one_sided + WITH_TOTAL * design.levels.total
+    return moved + _NO_BOUND * one_sided + with_total(design.levels)
 
 
 def _collusion(design: Design, together: Sequence[AdversaryView]) -> str:

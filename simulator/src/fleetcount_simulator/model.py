@@ -11,13 +11,14 @@ from functools import lru_cache
 from typing import Any, Final, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
-from fleetcount_mechanisms.answers import AnswerLaw, answer_named
+from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named
 from fleetcount_mechanisms.design import MOST_AGGREGATORS, Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_protocol.errors import QuestionError
-from fleetcount_protocol.window.domain import ValueDomain
+from fleetcount_protocol.window.domain import ValueDomain, most_of
 from fleetcount_protocol.window.fields import levels_of
 from fleetcount_transport.settings import read_rows, setting, settings
 from fleetcount_transport.toml_table import Table
@@ -54,6 +55,8 @@ class AnswerSpace:
     `domain` is how a device's signal becomes a value; only the network engine needs it, and only up to 4,095 values.
     Where it is `Numbers`, `readings` are all that devices read, ascending and in its unit: a population then says which
     reading a device holds, 1..R, and an engine rounds it to a value (`rounding`).
+    Where devices have several values at once, `sets` are all sets of values that they hold, distinct and not empty, and
+    a population says which set a device holds, 1..H; it tells up to `most` of them (`held_sets`).
     """
 
     title: str
@@ -61,6 +64,7 @@ class AnswerSpace:
     places: Places | None = None
     domain: ValueDomain | None = None
     readings: tuple[Fraction, ...] = field(default=(), repr=False)
+    sets: tuple[tuple[int, ...], ...] = field(default=(), repr=False)
 
     @property
     def values(self) -> int:
@@ -69,8 +73,13 @@ class AnswerSpace:
 
     @property
     def held(self) -> int:
-        """How many things a device may hold without 0: R readings, or the V values."""
-        return len(self.readings) or self.values
+        """How many things a device may hold without 0: R readings, H sets, or the V values."""
+        return len(self.readings) or len(self.sets) or self.values
+
+    @property
+    def most(self) -> int:
+        """How many values a device tells at once at most."""
+        return most_of(self.domain)
 
 
 class Population(Protocol):
@@ -94,12 +103,12 @@ class Population(Protocol):
     def histogram(self, epoch: int) -> Integers:
         """Return shape (V+1,): how many devices hold each value, [0] none of them; the sum is `devices`.
 
-        Of readings shape (R+1,): how many hold each reading.
+        Of readings shape (R+1,), of sets (H+1,): how many hold each.
         """
         ...
 
     def truths(self, epoch: int, start: int, stop: int) -> NDArray[np.uint16] | NDArray[np.int32]:
-        """Return the values 0..V (readings 0..R) of devices start..stop-1, which together make up `histogram`."""
+        """Return the values 0..V (readings 0..R, sets 0..H) of devices start..stop-1; together they are `histogram`."""
         ...
 
     def reachable(self, epoch: int, round_number: int, start: int, stop: int) -> NDArray[np.bool_] | None:
@@ -161,6 +170,22 @@ class Mechanism:
         if self.kind == ONE_SIDED:
             return OneSidedNoise(self.noise_epsilon, cast("Side", self.direction))  # It refuses None itself.
         return TwoSidedNoise(self.noise_epsilon)
+
+    def design_of_sets(self, values: int, most: int, aggregators: int) -> Design:
+        """Return the design of a question that lets devices tell up to `most` of V values at once.
+
+        The number of devices that tell any is opened beside the cells where it is free (`Spread.with_total_for`).
+
+        Raises:
+            MechanismError: devices that randomize or are sampled, one-sided noise, zooms or margins; as `design`.
+        """
+        if self.kind != "direct" or self.zooms > 1 or self.margins:
+            raise MechanismError(
+                f"devices tell up to {most} values at once, allowed: kind 'direct' without zooms, margins"
+            )
+        answer, noise = Truth(values, most), self.noise
+        spread = Spread(levels=Levels(values, most=most)).with_total_for(answer, type(noise))
+        return spread.design(answer, noise, aggregators)
 
     def design(self, values: int, aggregators: int, levels: Levels | None = None) -> Design:
         """Return the design of a question of V values, for a number of aggregators and the levels that are opened.
@@ -277,6 +302,8 @@ class Case:
             lacks = "a square grid or a cross" if question.domain is None else "no attackers, who read cells alone"
             raise ScenarioError(f"mechanism {mechanism.name!r}: {asked}, allowed with {lacks}")
         try:
+            if question.sets:
+                return mechanism.design_of_sets(question.values, question.most, self.aggregators)
             sides, domain = neighbouring_sides(mechanism.zooms), cast("ValueDomain", question.domain)
             levels = levels_of(domain, sides, margins=mechanism.margins) if several else None
             return mechanism.design(question.values, self.aggregators, levels)
@@ -291,7 +318,8 @@ class CaseOutcome:
     `outputs` (runs, outputs) is what is opened, noise included: V numbers for sampling, direct, one-sided and bits,
     V+1 (with value 0 first) for responses, followed by those of every coarser level; all zero where `released` (runs,)
     is False. `counted` (runs, V+1) is the histogram of the devices in the agreed set, `participants` (runs,) their
-    number: a real release tells neither.
+    number: a real release tells neither. Of sets `counted` has how many told no value and how many told each, and
+    `devices` (runs,) how many there are, which is no sum of these.
     `tallies` are further numbers per run by name, int64: reports "lost", "half_pairs", "late", "counted_twice", ...
     """
 
@@ -299,10 +327,13 @@ class CaseOutcome:
     released: NDArray[np.bool_]
     counted: Integers
     tallies: Mapping[str, Integers] = field(default_factory=dict[str, Integers])
+    devices: Integers | None = None
 
     @property
     def participants(self) -> Integers:
         """The number of devices in the agreed set: shape (runs,), int64."""
+        if self.devices is not None:
+            return self.devices
         return np.asarray(self.counted.sum(axis=-1), dtype=np.int64)
 
 

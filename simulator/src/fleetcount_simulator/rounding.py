@@ -12,6 +12,7 @@ import numpy as np
 from fleetcount_protocol.window.domain import Numbers
 from numpy.typing import NDArray
 
+from fleetcount_simulator.held_sets import sets_of
 from fleetcount_simulator.model import AnswerSpace, Integers, Population
 
 Floats = NDArray[np.float64]
@@ -73,8 +74,13 @@ def rounding_of(question: AnswerSpace) -> Rounding | None:
 
 
 def fleet_truth(population: Population, epoch: int) -> Integers | Floats:
-    """Return shape (V+1,): how many devices hold each value; of numbers between points how many do on average."""
+    """Return shape (V+1,): how many devices hold each value; of numbers between points how many do on average.
+
+    Of sets a device counts at every value that it holds, whether a question lets it tell them all or not.
+    """
     held, rounding = population.histogram(epoch), rounding_of(population.question)
+    if (sets := sets_of(population.question)) is not None:
+        return sets.holders(held)
     return held if rounding is None else rounding.expected(held)
 
 

@@ -22,7 +22,7 @@ from fleetcount_analysis.answers.combinations import window_totals
 from fleetcount_analysis.answers.levels import joins_total
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.answers.readings import readable
-from fleetcount_analysis.answers.table import QuestionTable
+from fleetcount_analysis.answers.table import ANY_OF_SEVERAL, QuestionTable
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.errors import ExportError, ShapeError
 from fleetcount_analysis.parquet_files import library, open_database, read_path, rows_of, written_path
@@ -35,11 +35,12 @@ COLUMNS: Final = (
 """The columns of every table; behind `label` one of a square grid has `x` and `y`, one of several signals these."""
 
 TOTAL_COLUMNS: Final = ("total_raw", "total_estimate", "total_low", "total_high")
-"""What a table has behind them where releases have a total: all cells of the window together."""
+"""What a table has behind them where releases have a total: of all cells together, or of the vehicles with any."""
 
 """The columns of texts that others chose."""
 _FORMAT: Final = "fleetcount-question-table-1"
 _KEY: Final = "fleetcount"
+_OF_SETS: Final = "vehicles that told this cell; a vehicle that has more than {most} tells {most} of them, drawn anew"
 _MEMORY: Final = "1GB"
 _PLAIN: Final = " ()[]{}:/-+*=<>"
 """What the first line of a CSV file holds as it is, beside letters and digits: no reader takes it for a delimiter."""
@@ -49,14 +50,16 @@ def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) 
     """Return the table's columns, each of shape (W * V,), window by window, cell by cell.
 
     `participants` are the noised numbers of devices in the records, one for each window: the readable numbers then
-    sum to them at most. Not used for randomized answers, whose tables have such numbers. Of releases with a total every
-    row of a window has the total's columns too.
+    sum to them at most. Not used for randomized answers, whose tables have such numbers, nor for sets. Of releases with
+    a total every row of a window has the total's columns too.
 
     Raises:
         ShapeError: not one number of participants for each window.
     """
     windows, values = table.raw.shape
     devices = table.devices if table.design.baseline_opened else participants
+    # What vehicles told adds up to more than the vehicles: no cell of a set is made smaller by others.
+    fitted = devices if table.design.levels.most == 1 else None
     if devices is not None and len(devices) != windows:
         raise ShapeError(f"{len(devices)} numbers of participants; allowed is one a window, {windows}")
     low, high = window_ends(table)
@@ -74,7 +77,7 @@ def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) 
         "high": table.high.ravel(),
         "low_all": low,
         "high_all": high,
-        "readable": readable(table.estimates, devices).ravel(),
+        "readable": readable(table.estimates, fitted).ravel(),
         **{name: np.repeat(column, values) for name, column in _totals(table).items()},
     }
 
@@ -86,7 +89,7 @@ def _free(name: str) -> str:
 
 
 def _totals(table: QuestionTable) -> dict[str, NDArray[Any]]:
-    """Return the columns about all cells together, each of shape (W,); none without a total."""
+    """Return the columns about all cells together, of sets the vehicles with any, (W,) each; none without a total."""
     if not table.design.levels.total:
         return {}
     return dict(zip(TOTAL_COLUMNS, (table.outputs[:, -1], *window_totals(table)), strict=True))
@@ -103,6 +106,7 @@ def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
         "noise": {"law": design.noise.name} | _parameters(design.noise),
         "aggregators": design.aggregators,
         "values": design.values,
+        **({"counts": _OF_SETS.format(most=design.levels.most)} if design.levels.most > 1 else {}),
         **({"total": _total_of(design)} if design.levels.total else {}),
         **({"signals": list(table.parts)} if table.parts else {}),
         **({"margins": _margins_of(design)} if design.levels.margins else {}),
@@ -120,11 +124,12 @@ def _margins_of(design: Design) -> list[dict[str, Any]]:
 
 
 def _total_of(design: Design) -> dict[str, Any]:
-    used = (
-        "cells and sums are joined with it"
-        if joins_total(design)
-        else "read alone, or from the cells if these say more"
-    )
+    if design.levels.most > 1:
+        used = f"{ANY_OF_SEVERAL}: read alone; the cells add up to what was told, which is no number of vehicles"
+    elif joins_total(design):
+        used = "cells and sums are joined with it"
+    else:
+        used = "read alone, or from the cells if these say more"
     return {"noise": {"law": design.laws[-1].name} | _parameters(design.laws[-1]), "used": used}
 
 

@@ -90,7 +90,8 @@ class Releases(Tabular):
     """The released windows of a question; columns window_index, opens (UTC), cell, label, raw, estimate, low, high.
 
     Of a square grid x and y too. Where the releases have a total, estimates and intervals of directly counted cells and
-    sums are joined with it, and so narrower than those of the records; `total` is all cells together.
+    sums are joined with it, and so narrower than those of the records; `total` is all cells together, of
+    several categories of one vehicle at once the vehicles with any.
     """
 
     kept: KeptTable = field(repr=False)
@@ -199,15 +200,22 @@ class Releases(Tabular):
         }
         return CellHistory(label=self.labels[value - 1], level=self.level, columns=columns)
 
+    @property
+    def _whole(self) -> str:
+        return f"the number of {ANY_OF_SEVERAL}" if self.kept.table.design.levels.most > 1 else "the sum of all cells"
+
     def total(self) -> "CellHistory":
         """Return all cells together over all released windows; raw is the opened total.
+
+        Of several categories of one vehicle at once it is the number of vehicles that told any.
 
         Raises:
             UsageError: the releases have no total; `sum` adds the cells.
         """
         table = self.kept.table
         if not self._totalled:
-            raise UsageError(f"question {self.name!r} opens no total; .sum() adds its cells up")
+            several = ", of which a vehicle told several" if table.design.levels.most > 1 else ""
+            raise UsageError(f"question {self.name!r} opens no total; .sum() adds its cells up{several}")
         estimates, low, high = (column.tolist() for column in window_totals(table))
         columns = {
             "window_index": list(self.windows),
@@ -223,7 +231,8 @@ class Releases(Tabular):
     def sum(self, labels: Labels | None = None, windows: Iterable[int] | int | None = None) -> Answer:
         """Return the sum of cells (all) over windows (all released ones), with its exact interval.
 
-        Counts are added, not devices: a device counted in two windows counts twice.
+        Counts are added, not devices: a device counted in two windows counts twice, and one that told two categories at
+        once in both: their sum is no number of devices, `total` is.
 
         Raises:
             UsageError: a label that is not there.
@@ -339,7 +348,7 @@ class Releases(Tabular):
             ("windows released", f"{len(self.windows):,} of {self.asked.schedule.windows:,}"),
             ("windows missing", f"{len(self.missing):,}"),
             ("cells", f"{len(self.labels):,}, intervals of {level_text(self.level)}"),
-            *([("total", "opened too: the sum of all cells has noise of its own")] if self._totalled else []),
+            *([("total", f"opened too: {self._whole} has noise of its own")] if self._totalled else []),
             ("signatures and chain", f"hold, {self._trust()}"),
             ("budget", str(self.budget())),
         ]

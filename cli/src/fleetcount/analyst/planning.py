@@ -14,7 +14,7 @@ import numpy as np
 import scipy
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.reading import read
-from fleetcount_mechanisms.answers import AnswerLaw, answer_named, answer_names
+from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, answer_names, most_of
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design, Outputs
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
@@ -68,6 +68,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     in_order: bool = False,
     show: str | None = None,
     total: bool = True,
+    at_once: int = 1,
 ) -> "PlannedCount":
     """Return what a count of `values` cells or categories among so many devices will give at an epsilon of a release.
 
@@ -75,7 +76,8 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     geometric or gaussian; `sampling_rate` below 1/2, by default by the number of values; `zooms` of a square grid, how
     many or the sides of their squares, with the `shares` of the budget that they have; with `in_order` the values are
     bins, and a zoom has so many of them together; `show` "mean" or "quantiles" is what a direct number at so many
-    points is read for; `total` false leaves out the total that direct answers have for nothing and samples under
+    points is read for; `at_once` is how many values a device has at once in a direct answer at most, and the total then
+    how many have any; `total` false leaves out the total that direct answers have for nothing and samples under
     Gaussian noise for next to nothing.
 
     Raises:
@@ -91,7 +93,10 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
         values,
         None if sampling_rate is None else exactly("sampling_rate", sampling_rate, SAMPLING_RATE),
         None if epsilon_local is None else exactly("epsilon_local", epsilon_local, EPSILON),
+        at_once,
     )
+    if at_once != 1 and (zooms is not None or show is not None):
+        raise UsageError(f"at_once is {at_once}, allowed without zooms and show: a set has cells and a total alone")
     law = noise_law(mechanism, noise)
     parts = None if shares is None else [exactly("shares", one, SHARE) for one in shares]
     asked = (
@@ -262,7 +267,7 @@ def mean_errors(design: Design) -> dict[int, float]:
 
 def opened_levels(answer: AnswerLaw, law: type[NoiseLaw], zooms: Spread | None, *, total: bool) -> Spread:
     """Return the levels that a release opens: the cells, the zooms asked for, and a total where it costs nothing."""
-    cells = Spread(levels=Levels(answer.values)) if zooms is None else zooms
+    cells = Spread(levels=Levels(answer.values, most=most_of(answer))) if zooms is None else zooms
     return cells.with_total_for(answer, law) if total else cells
 
 
@@ -280,16 +285,35 @@ def noise_law(mechanism: str, noise: str) -> type[PlannedNoise]:
 
 
 def answer_law(
-    mechanism: str, values: int, sampling_rate: Fraction | None, epsilon_local: Fraction | None
+    mechanism: str,
+    values: int,
+    sampling_rate: Fraction | None,
+    epsilon_local: Fraction | None,
+    at_once: int = 1,
 ) -> AnswerLaw:
     """Return the law of an answer, its sampling rate by the number of values where none is given.
 
     Raises:
-        UsageError: an unknown name.
+        UsageError: an unknown name; more values at once than there are, or several in answers that are not direct.
         MechanismError: parameters that the law does not take.
     """
     if mechanism not in (known := (*answer_names(), _ONE_SIDED)):
         raise UsageError(f"mechanism is {mechanism!r}, allowed: {', '.join(known)}{did_you_mean(mechanism, known)}")
+    if type(at_once) is not int or not 1 <= at_once <= values:
+        raise UsageError(f"at_once is {str(at_once)[:40]}, allowed: 1 to the number of values, {values}")
+    if at_once > 1:
+        if mechanism != "direct":
+            raise UsageError(f"at_once is {at_once} of {mechanism} answers, allowed: of direct ones")
+        for name, given in (("sampling_rate", sampling_rate), ("epsilon_local", epsilon_local)):
+            if given is not None:
+                raise UsageError(f"{name} is given, allowed: of answers that are sampled or randomized")
+        return Truth(values, at_once)
+    return _law_named(mechanism, values, sampling_rate, epsilon_local)
+
+
+def _law_named(
+    mechanism: str, values: int, sampling_rate: Fraction | None, epsilon_local: Fraction | None
+) -> AnswerLaw:
     if mechanism == "sampling":
         rate = default_sampling_rate(values) if sampling_rate is None else sampling_rate
         return answer_named(mechanism, values, epsilon_local=epsilon_local, parameters={"sampling_rate": rate})
@@ -312,7 +336,9 @@ def _expected(planned: Plan, count: int) -> list[int]:
     """Return the opened numbers to expect when `count` devices have value 1 and no device another value."""
     design, (hit, miss) = planned.design, planned.design.channel
     cell = round(hit * count + miss * (planned.devices - count) + Fraction(design.aggregators * design.noise.mean))
-    opened = design.opened_sums([cell, *([0] * (design.values - 1))])
+    # Behind the cells of sets stands how many devices have any.
+    holders = [cell] * (design.summed_count - design.values - design.baseline_opened)
+    opened = design.opened_sums([cell, *([0] * (design.values - 1)), *holders])
     if not design.baseline_opened:
         return opened
     # Output 0 brings the sum of all outputs to the number of devices; the participation bit's count is that number.
@@ -332,9 +358,16 @@ def title_of(planned: Plan) -> str:
     lost = epsilon_of(design)
     epsilon = "without bound" if lost is None else f"{lost.normalize():f}"
     return (
-        f"{planned.devices:,} devices, {design.values} value{'s' if design.values > 1 else ''}, "
+        f"{planned.devices:,} devices, {values_text(design)}, "
         f"{design.aggregators} aggregators, epsilon {epsilon}{f' (delta {delta:f})' if delta else ''}, {how}"
     )
+
+
+def values_text(design: Design) -> str:
+    """Return how many values there are, and how many a device has at once at most where these are several."""
+    most = design.levels.most
+    several = f", up to {most} at once" if most > 1 else ""
+    return f"{design.values} value{'s' if design.values > 1 else ''}{several}"
 
 
 def half_widths(planned: Plan) -> dict[str, Any]:

@@ -235,7 +235,9 @@ class VerifiedRelease(Tabular):
     def sum(self, labels: Labels) -> Answer:
         """Return the sum of some cells with its exact interval: for cells that were chosen before looking.
 
-        Its interval is narrower than the sum of the cells' intervals. Adding estimates is right, adding ends is not.
+        Its interval is narrower than the sum of the cells' intervals. Adding estimates is right, adding ends is not. Of
+        several categories of one device at once it counts what was told, a device as often as it told: no number of
+        devices, which `total` is.
 
         Raises:
             UsageError: a label that is not there, or labels of several zooms.
@@ -261,7 +263,7 @@ class VerifiedRelease(Tabular):
     def total(self) -> Answer:
         """Return the number of devices with any of the values, joined with the released total where there is one.
 
-        Of several categories of one device at once it is that total alone.
+        Of several categories of one device at once it is that total alone, the number of devices that told any.
 
         Raises:
             RangeError: as `sum`.

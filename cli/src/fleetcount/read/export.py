@@ -158,6 +158,7 @@ def _answers(
         over = _windows(kept, windows, table.windows.tolist())
         summed = answers.total(table, answers.Region.of(chosen, over))
         asked: dict[str, Any] = {"question": "sum", "cells": sorted(chosen), "windows": over}
+        what = f"what was told of {what}" if table.design.levels.most > 1 else what
         yield f"sum of {what} over {spans_text(over)}: {_said(summed)}", asked | _row(summed)
     if difference:
         earlier, later = _pair(difference, kept)
@@ -255,6 +256,11 @@ def _readable(kept: KeptTable, windows: frozenset[int]) -> Iterator[Told]:
 def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
     design = kept.question.design
     sides, total = len(design.levels.sides), design.levels.total
+    if design.levels.most > 1:
+        raise UsageError(
+            f"question {kept.question.name!r} lets a vehicle tell {design.levels.most} categories at once, whose counts"
+            " do not add up to vehicles; --consistent is for one"
+        )
     if sides + total == 1:
         raise UsageError(f"question {kept.question.name!r} has one zoom; --consistent is for several")
     zooms = "the cells and the total" if sides == 1 else f"all {sides} zooms{' and the total' * total}"

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 200
 TOLD: Final = "vehicles that told this code"
 """What numbers of codes count: a vehicle with several codes tells one of them."""
+TOLD_IT: Final = "vehicles that told it"
+"""What numbers of sets count: a vehicle that has more than it may tell at once tells some of them."""
+_ANY: Final = "vehicles with any"
 _LARGEST: Final = 10**15
 _MOST_ORDERED: Final = 512
 _WIDEST: Final = 100
@@ -60,8 +63,8 @@ def checked_record(
 def readable_counts(record: ReleaseRecord) -> list[int] | None:
     """Return whole numbers of at least 0 for people, one per cell, zoom by zoom; for sums use the estimates.
 
-    They obey the noised number of participants where the record has one. None where NumPy is not installed, or an
-    estimate is beyond 10^15.
+    They obey the noised number of participants where the record has one, but of sets, which add up to more. None where
+    NumPy is not installed, or an estimate is beyond 10^15.
     """
     if any(abs(cell.estimate) > _LARGEST for cell in record.cells):
         return None
@@ -81,6 +84,7 @@ def readable_counts(record: ReleaseRecord) -> list[int] | None:
         devices = None if record.participants is None else record.participants.raw
         if design.baseline_opened:
             devices = sum(opened) if design.outputs is Outputs.ALL else opened[0]
+        devices = None if design.levels.most > 1 else devices
         counts += readable(level_numbers(design, estimates, zoom), devices).tolist()
     return counts
 
@@ -142,11 +146,15 @@ def table_heads(record: ReleaseRecord) -> tuple[str, str]:
     """Return what stands above the names of cells and above their intervals."""
     interval, domain = f"{level_text(record.level)} interval", record.window.domain
     codes = isinstance(domain, Prefixes) and domain.codes is not None
+    if record.window.design.levels.most > 1:
+        return "category", f"{TOLD_IT}, {interval}"
     return ("code", f"{TOLD}, {interval}") if codes else ("cell", interval)
 
 
 def total_of(record: ReleaseRecord) -> tuple[float, int, int] | None:
     """Return the estimate of all cells together and its interval's ends, None where no total was opened.
+
+    Of sets it is the number of vehicles with any.
 
     Joined with the cells by least squares; read from the total alone where NumPy is not installed.
     """
@@ -172,7 +180,7 @@ def total_line(record: ReleaseRecord) -> list[str]:
         return []
     estimate, low, high = found
     ends, reach = interval_text(estimate, low, high), max(high - estimate, estimate - low)
-    whole = "vehicles with any" if record.window.design.levels.most > 1 else "all cells together"
+    whole = _ANY if record.window.design.levels.most > 1 else "all cells together"
     return [f"{whole}: {estimate:,.0f} ± {reach:,.0f}, {level_text(record.level)} interval {ends}"]
 
 

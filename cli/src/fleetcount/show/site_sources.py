@@ -203,7 +203,7 @@ def _as_signed(table: QuestionTable) -> dict[str, Any]:
     The files that a reader takes away have them joined.
     """
     total = {"total": each_alone(table, table.design.levels.count - 1)} if table.design.levels.total else {}
-    return {"table": each_alone(table)} | total
+    return {"table": each_alone(table), "several": table.design.levels.most > 1} | total
 
 
 def _plain(record: ReleaseRecord) -> tuple[str, ...]:

@@ -32,6 +32,7 @@ from fleetcount.analyst.planning import (
     round_counts,
     shown_levels,
     title_of,
+    values_text,
 )
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, one_line, show
 from fleetcount.command.options import (
@@ -87,6 +88,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--shares", type=Several(SHARE), help="With --zooms: their parts of the budget, like 0.83,0.17.")
 @click.option("--show", type=OneOf(SHOWN), help="Of a direct number asked at V points: what is read.")
 @click.option("--cross", type=Several(Count(2, _MOST_VALUES)), help="The values are a table of signals, like 16,4.")
+@click.option("--at-once", type=Count(1, _MOST_VALUES), help="Direct: how many values a device has at once at most.")
 @click.option("--no-total", is_flag=True, help="Open no total of all cells, which costs a cell little or nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
@@ -136,6 +138,9 @@ def plan(  # one parameter an option, passed by name
     With --cross 16,4 the values are those of two signals together, or of three, and the margin of each is released with
     noise of its own; --shares has the parts of the cells and of each margin, equal ones by default.
 
+    With --at-once a device may have so many of the values at once and tells them all, of more so many of them: the
+    noise is for all numbers that a set moves when it becomes another. The total is then how many devices have any.
+
     With --levels the windows are walks of a drill-down, a window a level, and --values bounds the candidates of a step:
     the threshold that empty cells rarely pass, and the smallest place that a walk then finds.
     """
@@ -148,6 +153,12 @@ def plan(  # one parameter an option, passed by name
     if cross and (zooms or in_order or shown or question["windows"] is not None or steps is not None):
         raise UsageError(
             "--cross is about one release, allowed: without --zooms, --show, --in-order, --windows, --levels"
+        )
+    at_once = others.pop("at_once") or 1
+    if at_once > 1 and (zooms or in_order or shown or cross or question["windows"] is not None or steps is not None):
+        raise UsageError(
+            "--at-once is about one release of cells and their total, allowed: without --zooms, --in-order, --show,"
+            " --cross, --windows, --levels"
         )
     zoomed = None if cross else shares
     spread = asked_zooms(values, zooms[0] if zooms and len(zooms) == 1 else zooms, zoomed, in_order=in_order)
@@ -167,7 +178,7 @@ def plan(  # one parameter an option, passed by name
         compare_ways(asked, output, as_json=as_json) if steps is None else plan_walks(asked, steps, as_json=as_json)
         return
     mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))
-    law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others)
+    law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others, at_once=at_once)
     if shown is not None:
         alone = not (zooms or shares or in_order or no_total)
         spread = shown_levels(shown, values, mechanism, law, alone=alone)
@@ -229,7 +240,7 @@ def _head(planned: Plan) -> list[str]:
     if design.noise.epsilon is None:
         parameters = f"{design.noise.name}, {parameters} (sd {design.noise.draw_variance**0.5:.2f})"
     return [
-        f"{planned.devices:,} devices, {design.values} value{'s' if design.values > 1 else ''}, "
+        f"{planned.devices:,} devices, {values_text(design)}, "
         f"{design.aggregators} aggregators, epsilon {epsilon_of(design)}{_at_delta(planned)} of a release",
         f"{rate}; each aggregator's noise: {parameters}",
     ]
@@ -303,6 +314,7 @@ def _record(planned: Plan) -> dict[str, Any]:
     return {
         "devices": planned.devices,
         "values": design.values,
+        **({"at_once": design.levels.most} if design.levels.most > 1 else {}),
         **({} if len(design.levels.sides) == 1 else {"zooms": len(design.levels.sides)}),
         "total_standard_error": total_sd(planned),
         **({"mean_standard_errors": errors} if (errors := mean_errors(design)) else {}),
@@ -325,8 +337,13 @@ def _record(planned: Plan) -> dict[str, Any]:
 
 def _total_line(planned: Plan) -> list[str]:
     """Return the error of the total where it is opened, and that of a sum of cells in its place."""
-    whole = total_sd(planned)
-    if whole is None or not planned.design.levels.total:
+    whole, levels = total_sd(planned), planned.design.levels
+    if levels.most > 1:
+        moved = (
+            f"Noise for the {levels.replaced[0][0]} numbers that a set moves; the counts add up to more than devices."
+        )
+        return [moved, *([] if whole is None else [f"Devices with any, a number of its own: error {whole:,.1f}"]), ""]
+    if whole is None or not levels.total:
         return []
     added = math.sqrt(planned.design.values) * planned.sd(0)
     return [

@@ -214,13 +214,16 @@ def _zoom_lines(rows: Sequence[Compared]) -> list[str]:
 def total_sd(plan: Plan) -> float | None:
     """Return the error of the sum of all cells where none holds a device; None of one value, and of responses.
 
-    Joined with the cells where direct answers have a total of its own, which sampled ones are read by alone; the sum of
+    Of sets it is that of the number of vehicles with any, None where that is not opened. Joined with the cells where
+    direct answers have a total of its own, which sampled ones are read by alone; the sum of
     the cells else. A response's sum of all cells is not what it is asked for: how many answer is known better.
     """
     design = plan.design
+    if design.levels.most > 1 and not design.levels.total:
+        return None
     if design.levels.total:
         alone = math.sqrt(design.aggregators * design.laws[-1].draw_variance) / float(design.exposure)
-        return joined_errors(design)[-1] if design.rounds == 1 else alone
+        return joined_errors(design)[-1] if design.rounds == 1 and design.levels.most == 1 else alone
     if design.values == 1 or design.device_randomizes:
         return None
     return math.sqrt(design.values) * plan.sd(0)

@@ -36,7 +36,7 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, T
 from fleetcount_mechanisms.randomness import WIDE, near_decimal, rounded_up
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView, of_levels, views_of
-from fleetcount_mechanisms.statement_words import WITH_TOTAL
+from fleetcount_mechanisms.statement_words import with_total
 
 NEIGHBOURS: Final = ("one-answer", "one-day", "whole-question")
 """The changes that the lines of a question are about, in their order."""
@@ -266,7 +266,7 @@ def _public_words(design: Design, shape: ScheduleShape, delta: Fraction) -> str:
         f"and of all answers of a device together by at most e^{whole}"
         f" (epsilons at delta {_exact_up(delta):f}{rarely})."
         + " The odds of any other change have no bound." * one_sided
-        + WITH_TOTAL * design.levels.total
+        + with_total(design.levels)
     )
     return sentence[0].upper() + sentence[1:]
 

@@ -51,19 +51,57 @@ class Keys:
         about="the names that may be answered, in their order; any other in the data is refused; default: those found",
         example='["car", "van", "lorry"]',
     )
+    at_once: int = setting(
+        Settings.integer,
+        1,
+        MAX_VALUES,
+        default=1,
+        about="how many names a vehicle has at once at most in its answer; above 1 a cell of the data holds several",
+        example="3",
+    )
+    separator: str | None = setting(
+        Settings.printable,
+        1,
+        default=None,
+        about="with at_once: the character between the names of a cell, default a semicolon",
+        example='"|"',
+    )
 
 
 def declared_names(question: Settings) -> tuple[str, ...] | None:
-    """Return the names a `[question]` table declares, or None.
+    """Return the names a `[question]` table declares, or None, where a vehicle has one name at most.
 
     Raises:
-        ScenarioError: a name is not allowed, or occurs twice.
+        ScenarioError: a name is not allowed, or occurs twice; several names at once.
     """
-    return read_table(question, Keys).values
+    keys = named_keys(question)
+    if keys.at_once > 1:
+        raise question.refuse("at_once", "1 of this population; of kind 'categories' more")
+    return keys.values
 
 
-def question_of(title: str, names: Sequence[str]) -> AnswerSpace:
-    """Return the question whose value v is the v-th name."""
+def named_keys(question: Settings) -> Keys:
+    """Return what a `[question]` table says of its names.
+
+    Raises:
+        ScenarioError: a name is not allowed, or occurs twice; a separator without several categories at once.
+    """
+    keys = read_table(question, Keys)
+    if keys.separator is not None and keys.at_once == 1:
+        raise question.wrong("separator", "is given, allowed with question.at_once of 2 or more")
+    return keys
+
+
+def question_of(title: str, names: Sequence[str], most: int = 1, sets: Sequence[tuple[int, ...]] = ()) -> AnswerSpace:
+    """Return the question whose value v is the v-th name; vehicles that hold `sets` tell up to `most` values of one.
+
+    Raises:
+        ScenarioError: no name or too many, or more told at once than there are names.
+    """
     check_count(len(names), "question.cells")
-    domain = Categories(names=tuple(names)) if len(names) <= MAX_VALUES else None
-    return AnswerSpace(title=title, labels=tuple(names), domain=domain)
+    if most > 1 and most > min(len(names), MAX_VALUES):
+        raise ScenarioError(f"question.at_once is {most}; allowed is 1 to {len(names)}, the number of names")
+    domain = Categories(names=tuple(names), most=most) if len(names) <= MAX_VALUES else None
+    if most > 1 and domain is None:
+        raise ScenarioError(f"question.at_once is {most} of {len(names)} names; allowed with at most {MAX_VALUES}")
+    return AnswerSpace(title=title, labels=tuple(names), domain=domain, sets=tuple(sets))

@@ -21,13 +21,14 @@ class AnswerLaw:
 
     `hit` and `miss` are, by shape: "sampling": p and (1-p)/(V+1), the chance of being sampled and of each other face.
     "binary": P[Yes | Yes], P[Yes | No]. "k-ary": P[v | v], P[v | another]. "bits": P[a bit is 1 | it is 1], P[.. | it
-    is 0]. "truth": 1 and 0.
+    is 0]. "truth": 1 and 0. `with_holders` is for sets: how many devices tell any value is a sum of its own.
     """
 
     shape: Shape
     values: int
     hit: float
     miss: float
+    with_holders: bool = False
 
     @property
     def rounds(self) -> int:
@@ -41,8 +42,8 @@ class AnswerLaw:
 
     @property
     def outputs(self) -> int:
-        """How many numbers a release opens: V, or V+1 with output 0 first."""
-        return self.values + 1 if self.with_zero else self.values
+        """How many sums there are: V, or V+1 with output 0 first, or last with how many tell any value of a set."""
+        return self.values + 1 if self.with_zero or self.with_holders else self.values
 
 
 def answer_law(design: Design) -> AnswerLaw:
@@ -57,7 +58,8 @@ def answer_law(design: Design) -> AnswerLaw:
     shape = _SHAPES.get(design.form) or ("binary" if design.values == 1 else "k-ary")
     if shape == "k-ary" and hit + design.values * miss != 1:
         raise ScenarioError(f"{design.name} tells values apart; engines draw responses that treat all others alike")
-    return AnswerLaw(shape=shape, values=design.values, hit=float(hit), miss=float(miss))
+    holders = design.levels.most > 1 and design.levels.total
+    return AnswerLaw(shape=shape, values=design.values, hit=float(hit), miss=float(miss), with_holders=holders)
 
 
 _SHAPES: Final[dict[AnswerForm, Shape]] = {

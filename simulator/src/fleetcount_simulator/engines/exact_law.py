@@ -22,6 +22,8 @@ A coin that holds for several windows of a question correlates their sums throug
 joint law needs each device's values over time. There the coins of all devices are drawn, once per unit, and the sampled
 devices of every value are counted in every window: exact, O(devices) per window and run.
 
+Of sets the devices of each are counted, and what they tell is drawn by `held_sets`; they are told as they are.
+
 Of a question with readings between points the n_v are drawn in every run: of n_r devices that hold reading r,
 Bin(n_r, part_r) round up (`rounding`), independent over r, since devices round independently: exact.
 
@@ -53,6 +55,7 @@ from fleetcount_simulator.engines.participation import (
     states_and_values,
 )
 from fleetcount_simulator.faults import Fates, fates
+from fleetcount_simulator.held_sets import HeldSets, sets_of
 from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
 from fleetcount_simulator.rounding import rounding_of
 
@@ -70,12 +73,18 @@ class ExactLaw:
         law = checked_law(case, epoch)
         present = presence_histograms(case, epoch, law.rounds)
         generators = [np.random.Generator(np.random.PCG64(run_seed(seed, run))) for run in runs]
-        sums = empty_sums(law, len(runs))
+        sums, sets = empty_sums(law, len(runs)), sets_of(case.population.question)
+        if sets is not None:
+            sums.devices = np.zeros(len(runs), dtype=np.int64)
         chances = fates(case.faults, law.rounds, case.aggregators)
         unit = panel_unit(case, epoch)
         coins = [] if unit is None else [unit_seed(seed, unit, run) for run in runs]
         panels = _panels(case, epoch, law, coins)
         for row, generator in enumerate(generators):
+            if sets is not None:
+                held, _ = _thin(case, chances, present, sums, row, generator)
+                _tell(sets, held, sums, row, generator)
+                continue
             if unit is None:
                 values = _rounded(case, present, generator)
                 sums.counted[row], halves = _thin(case, chances, values, sums, row, generator)
@@ -90,6 +99,15 @@ class ExactLaw:
             if case.faults.naive and halves and law.rounds == 2:
                 sums.opened[row] -= _half_pairs(law.values, miss, halves, generator)
         return open_release(case, epoch, law, sums, generators)
+
+
+def _tell(sets: HeldSets, held: Integers, sums: Sums, row: int, generator: np.random.Generator) -> None:
+    """Fill in the sums of a run from how many of its counted devices hold each set, (H+1,)."""
+    told, devices = sets.told(held, generator), int(held.sum())
+    sums.counted[row] = [devices - told[-1], *told[:-1]]
+    sums.opened[row] = told[: sums.opened.shape[1]]
+    if sums.devices is not None:
+        sums.devices[row] = devices
 
 
 def engine() -> Engine:

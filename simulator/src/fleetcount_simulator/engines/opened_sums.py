@@ -29,15 +29,21 @@ class Sums:
     """The sums over the honest devices of some runs, which an engine fills; int64, the first axis is the run.
 
     `opened` (runs, outputs) is what would be opened without noise, `counted` (runs, V+1) the histogram of the devices
-    in it, `tallies` (runs,) what became of the others.
+    in it, `tallies` (runs,) what became of the others. `devices` (runs,) is how many there are where devices hold sets,
+    otherwise None.
     """
 
-    __slots__ = ("counted", "opened", "tallies")
+    __slots__ = ("counted", "devices", "opened", "tallies")
 
     def __init__(self, opened: Integers, counted: Integers, tallies: dict[str, Integers]) -> None:
         self.opened = opened
         self.counted = counted
         self.tallies = tallies
+        self.devices: Integers | None = None
+
+    def participants(self, row: int) -> int:
+        """Return how many devices a run counts."""
+        return int(self.counted[row].sum() if self.devices is None else self.devices[row])
 
 
 def run_seed(seed: np.random.SeedSequence, run: int) -> np.random.SeedSequence:
@@ -71,6 +77,10 @@ def checked_law(case: Case, epoch: int) -> AnswerLaw:
     faults.check(case.faults, case.aggregators)
     for attacker in case.attackers:
         attackers.check(attacker)
+        if case.population.question.sets:
+            raise ScenarioError(
+                f"attacker {attacker.name!r} is one of questions with one value a vehicle; question.at_once allows none"
+            )
         if case.population.question.readings and attacker.kind not in _SENDING:
             raise ScenarioError(
                 f"attacker {attacker.name!r} of kind {attacker.kind!r} guesses a value, and devices hold numbers that"
@@ -103,10 +113,12 @@ def open_release(
     sums.opened = _levelled(case, sums.opened)
     for row, generator in enumerate(generators):
         _add_attackers(case, law, sums, row, generator)
-        released[row] = survives and int(sums.counted[row].sum()) >= case.min_batch_size
+        released[row] = survives and sums.participants(row) >= case.min_batch_size
         _add_noise(case, law, sums, row, generator)
     sums.opened[~released] = 0
-    return CaseOutcome(outputs=sums.opened, released=released, counted=sums.counted, tallies=sums.tallies)
+    return CaseOutcome(
+        outputs=sums.opened, released=released, counted=sums.counted, tallies=sums.tallies, devices=sums.devices
+    )
 
 
 def _levelled(case: Case, sums: Integers) -> Integers:

@@ -59,6 +59,11 @@ class PerDevice:
 
     def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         """See `Engine.run`; time O(devices) per run, and O(devices V) for bit vectors."""
+        if case.population.question.sets:
+            raise ScenarioError(
+                "vehicles have several categories at once, and the per-device engine draws one value of each: use"
+                " --engine exact-law or network"
+            )
         law = checked_law(case, epoch)
         seeds = [run_seed(seed, run) for run in runs]
         streams = [_stream(one) for one in seeds]

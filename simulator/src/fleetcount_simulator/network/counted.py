@@ -5,13 +5,14 @@ aggregators agreed shows whether the reports with all receipts are the set.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.release.commitments import set_digest
 from numpy.typing import NDArray
 
+from fleetcount_simulator.held_sets import HeldSets, ValueSet
 from fleetcount_simulator.model import Integers
 from fleetcount_simulator.network.fleet_report import OUTCOMES, FleetReport
 
@@ -21,17 +22,25 @@ class Account:
     """`counted` (V+1,): the histogram of the devices in the agreed set; `tallies` by the names of `faults.TALLIES`.
 
     Every device is counted, or in exactly one of "lost", "half_pairs", "late", "absent" and "refused". `missing` is the
-    number of devices without a fault that were not counted: this machine was too slow for them.
+    number of devices without a fault that were not counted: this machine was too slow for them. Of sets `counted` has
+    how many told no value and how many told each, and `devices` how many there are.
     """
 
     counted: Integers
     missing: int
     tallies: Mapping[str, int] = field(default_factory=dict[str, int])
+    devices: int | None = None
 
 
 def explains(window_id: WindowId, reports: Sequence[FleetReport], digest: Digest) -> bool:
     """Return whether the reports with all their receipts are exactly the set that the aggregators agreed on."""
     return set_digest(window_id, (item for report in reports for item in report.items())) == digest
+
+
+def by_value(account: Account, sets: Sequence[ValueSet], values: int) -> Account:
+    """Return an account by value, (V+1,), of one whose devices are counted by the set that they told, (H+1,)."""
+    told = HeldSets(sets=sets, values=values, most=values).holders(account.counted)
+    return replace(account, counted=told, devices=int(account.counted.sum()))
 
 
 def account_of(

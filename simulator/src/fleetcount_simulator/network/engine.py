@@ -231,13 +231,14 @@ def _outcome(case: Case, answers: Sequence[WindowAsked]) -> CaseOutcome:
     width = outputs_length(answers[0].window) if answers else values
     outputs = np.zeros((runs, width), dtype=np.int64)
     counted = np.zeros((runs, values + 1), dtype=np.int64)
-    released = np.zeros(runs, dtype=np.bool_)
+    released, devices = np.zeros(runs, dtype=np.bool_), np.zeros(runs, dtype=np.int64)
     for row, answer in enumerate(answers):
         if answer.record is not None:
             outputs[row] = outputs_of(answer.record)
-            counted[row] = answer.account.counted
+            counted[row], devices[row] = answer.account.counted, answer.account.devices or 0
             released[row] = True
-    return CaseOutcome(outputs=outputs, released=released, counted=counted, tallies=_tallies(answers))
+    told = devices if case.population.question.sets else None
+    return CaseOutcome(outputs=outputs, released=released, counted=counted, tallies=_tallies(answers), devices=told)
 
 
 def _tallies(answers: Sequence[WindowAsked]) -> dict[str, Integers]:

@@ -10,9 +10,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final, cast
 
+from fleetcount_client.signals import Said
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
-from fleetcount_protocol.window.signal import Signal
 
 OWN: Final = "own"
 SHARED: Final = "shared"
@@ -27,7 +27,7 @@ class FleetPart:
     windows its clock is fast (negative: slow). A process asks for new orders of the question every `news_s` seconds.
     """
 
-    readings: Sequence[Sequence[Sequence[Signal]]] = field(repr=False)
+    readings: Sequence[Sequence[Sequence[Said]]] = field(repr=False)
     faults: Sequence[Sequence[int]] = field(repr=False)
     came: Sequence[int] = field(repr=False)
     gone: Sequence[int] = field(repr=False)
@@ -82,7 +82,7 @@ class FleetSpec:
 
     def encode(self) -> str:
         """Return the JSON text of the file."""
-        return json.dumps(asdict(self), default=lambda value: base64.b64encode(value).decode())
+        return json.dumps(asdict(self), default=_written)
 
     @classmethod
     def read(cls, path: Path) -> "FleetSpec":
@@ -94,9 +94,19 @@ class FleetSpec:
         return cls(**content, signals=signals, aggregators=aggregators, part=FleetPart(**part))
 
 
-def _readings(content: Sequence[Any]) -> tuple[Signal, ...]:
-    # The domain expects a position as a tuple, which JSON turns into a list.
-    return cast("tuple[Signal, ...]", tuple(tuple(one) if isinstance(one, list) else one for one in content))
+def _written(value: bytes | frozenset[str]) -> str | dict[str, list[str]]:
+    return {"set": sorted(value)} if isinstance(value, frozenset) else base64.b64encode(value).decode()
+
+
+def _readings(content: Sequence[Any]) -> tuple[Said, ...]:
+    return cast("tuple[Said, ...]", tuple(map(_reading, content)))
+
+
+def _reading(content: Any) -> Any:
+    # The domain expects a position as a tuple, which JSON turns into a list, and knows no object.
+    if isinstance(content, dict):
+        return frozenset(cast("Mapping[str, list[str]]", content)["set"])
+    return tuple(cast("list[float]", content)) if isinstance(content, list) else content
 
 
 def _aggregator(content: Mapping[str, Any]) -> Aggregator:

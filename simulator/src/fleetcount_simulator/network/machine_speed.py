@@ -39,6 +39,8 @@ def _measurement(window: Window) -> Any:
     """Return a measurement of the form that the circuit of the window expects."""
     if window.design.rounds == 2:
         return 1, 1
+    if (most := window.design.levels.most) > 1:
+        return tuple(int(place < most) for place in range(window.values))
     return (1,) * (window.values + 1) if window.design.form is AnswerForm.BITS else 1
 
 

@@ -3,17 +3,18 @@
 Pure: starts nothing. It refuses a case that real aggregators and devices cannot run, before a process starts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Final
+from typing import Final, cast
 
 import numpy as np
+from fleetcount_client.signals import Said
 from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.limits import MAX_ORDERS_PER_QUESTION, MAX_QUESTION_WINDOWS
 from fleetcount_protocol.question.fields import Coin, DrillDown, candidates
-from fleetcount_protocol.window.domain import FixedDomain, Prefixes, ValueDomain
+from fleetcount_protocol.window.domain import Categories, FixedDomain, Prefixes, ValueDomain
 from fleetcount_protocol.window.fields import ReleaseKind
 from fleetcount_protocol.window.signal import Signal
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from fleetcount_simulator.engines.opened_sums import run_seed
 from fleetcount_simulator.engines.participation import earliest_joining
 from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.held_sets import ValueSet, sets_of
 from fleetcount_simulator.model import Case
 from fleetcount_simulator.network.device_faults import draw_device_faults
 from fleetcount_simulator.network.fleet_spec import FleetPart
@@ -47,7 +49,8 @@ class FleetPlan:
     """The plan of a fleet in the windows of its question. Arrays are (windows, devices).
 
     `truths` are values 0..V, `unharmed` is whether a device has no fault that could keep it from being counted,
-    `pauses` are (first, last) window of each outage, ascending and not adjacent. With `walk` the question drills down;
+    `pauses` are (first, last) window of each outage, ascending and not adjacent. Where devices have several values at
+    once, truths are what they tell: 0, or place h of `sets`, h = 1..H. With `walk` the question drills down;
     `truths` are then values of the domain of the first step.
     """
 
@@ -57,12 +60,14 @@ class FleetPlan:
     unharmed: NDArray[np.bool_] = field(repr=False)
     pauses: Sequence[tuple[int, int]]
     walk: DrillDown | None = None
+    sets: Sequence[ValueSet] = field(default=(), repr=False)
 
     def truths_of(self, index: int, domain: ValueDomain) -> NDArray[np.int64]:
         """Return each device's truth in a window that asks `domain`: values 0..V, shape (devices,), int64."""
         row = self.truths[index]
         if self.walk is not None and isinstance(domain, Prefixes):
-            row = np.array([domain.value_of(reading) for (reading,) in self.part.readings[index]], dtype=np.int64)
+            read = (cast("Signal", reading) for (reading,) in self.part.readings[index])
+            row = np.array([domain.value_of(reading) for reading in read], dtype=np.int64)
         return np.asarray(row, dtype=np.int64)
 
 
@@ -137,8 +142,8 @@ def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSe
         question, before = question_of(case, asked), seed.spawn_key[:-1]
         seeds = {at: np.random.SeedSequence(seed.entropy, spawn_key=(*before, at)) for at in range(question.windows)}
     drawn = [draw_device_faults(case, at, rounds, run_seed(one, run).spawn(2)[1]) for at, one in seeds.items()]
-    truths = np.stack([_truths(case, at, run_seed(one, run)) for at, one in seeds.items()])
-    readings = [readings_of(asked.domain, value) for value in range(asked.domain.values + 1)]
+    truths, sets = _told(case, {at: run_seed(one, run) for at, one in seeds.items()})
+    readings = _readings(asked.domain, sets)
     came, gone = membership_windows(question, 0, devices)
     # A device that has not joined or has left gets no fault: its client does not answer then anyhow.
     away = [(window < came) | (window >= gone) for window in range(question.windows)]
@@ -151,7 +156,30 @@ def plan_of(case: Case, asked: NetworkQuestion, run: int, seed: np.random.SeedSe
         news_s=max(_NEWS_S, devices * _NEWS_EACH_S) if question.outages else _NO_NEWS_S,
     )
     unharmed = np.stack([one.unharmed for one in drawn])
-    return FleetPlan(question=question, part=part, truths=truths, unharmed=unharmed, pauses=_pauses(question))
+    pauses = _pauses(question)
+    return FleetPlan(question=question, part=part, truths=truths, unharmed=unharmed, pauses=pauses, sets=sets)
+
+
+def _told(case: Case, seeds: Mapping[int, np.random.SeedSequence]) -> tuple[NDArray[np.int64], tuple[ValueSet, ...]]:
+    """Return what devices tell by window and device, and the sets that these are places of: none of single values.
+
+    Of a set with more values than are told the told ones are chosen here, so that its device reads these; the draws
+    are those of child 2 of the run's seed, as in `_truths`.
+    """
+    held = sets_of(case.population.question)
+    if held is None:
+        return np.stack([_truths(case, at, one) for at, one in seeds.items()]), ()
+    told = [held.choices(_held(case, at), _generator(one)) for at, one in seeds.items()]
+    sets = tuple(sorted({one for row in told for one in row} - {()}))
+    places = {(): 0} | {one: place for place, one in enumerate(sets, start=1)}
+    return np.array([[places[one] for one in row] for row in told], dtype=np.int64), sets
+
+
+def _readings(domain: ValueDomain, sets: Sequence[ValueSet]) -> list[tuple[Said, ...]]:
+    """Return the readings of a device by its truth."""
+    if not sets or not isinstance(domain, Categories):
+        return [readings_of(domain, value) for value in range(domain.values + 1)]
+    return [(None,), *((frozenset(domain.label(value) for value in one),) for one in sets)]
 
 
 def _truths(case: Case, epoch: int, seed: np.random.SeedSequence) -> NDArray[np.int64]:
@@ -159,12 +187,20 @@ def _truths(case: Case, epoch: int, seed: np.random.SeedSequence) -> NDArray[np.
 
     The draws are those of child 2 of the run's seed: children 0 and 1 are the devices' coins and faults.
     """
-    held = case.population.truths(epoch, 0, case.population.devices).astype(np.int64)
+    held = _held(case, epoch)
     rounding = rounding_of(case.population.question)
     if rounding is None:
         return held
+    return rounding.values(held, _generator(seed).random(held.size))
+
+
+def _held(case: Case, epoch: int) -> NDArray[np.int64]:
+    return case.population.truths(epoch, 0, case.population.devices).astype(np.int64)
+
+
+def _generator(seed: np.random.SeedSequence) -> np.random.Generator:
     own = np.random.SeedSequence(seed.entropy, spawn_key=(*seed.spawn_key, 2))
-    return rounding.values(held, np.random.Generator(np.random.PCG64(own)).random(held.size))
+    return np.random.Generator(np.random.PCG64(own))
 
 
 def faultless_plan(

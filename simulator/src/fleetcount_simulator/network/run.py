@@ -34,7 +34,7 @@ from fleetcount_simulator.faults import SPREAD, TALLIES
 from fleetcount_simulator.model import Faults
 from fleetcount_simulator.network.brokers import EMBEDDED
 from fleetcount_simulator.network.children import Child
-from fleetcount_simulator.network.counted import Account, account_of
+from fleetcount_simulator.network.counted import Account, account_of, by_value
 from fleetcount_simulator.network.events import Listener, Signed
 from fleetcount_simulator.network.fleet_report import FleetReport
 from fleetcount_simulator.network.fleet_spec import OWN, FleetSpec, write_private
@@ -250,6 +250,8 @@ def _account(asked: Ask, plan: FleetPlan, index: int, window: Window, reports: S
         tallies = dict.fromkeys(TALLIES, 0) | {"absent": plan.truths.shape[1]}
         return Account(counted=np.zeros(values + 1, dtype=np.int64), missing=0, tallies=tallies)
     unharmed = plan.unharmed[index] & (not asked.faults.outage)
+    if plan.sets:
+        return by_value(account_of(reports, plan.truths[index], unharmed, len(plan.sets), rounds), plan.sets, values)
     return account_of(reports, plan.truths_of(index, window.domain), unharmed, values, rounds)
 
 

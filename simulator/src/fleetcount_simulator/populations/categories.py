@@ -1,6 +1,7 @@
 """Kind `categories`: a table `vehicle,value`, the same file that `fleetcount demo --truths` reads.
 
-At most 100,000 vehicles and 4,095 values; an empty value is "none of them". Truths do not change over the epochs.
+At most 100,000 vehicles and 4,095 values; an empty value is "none of them". Truths do not change over the epochs. Of a
+question that lets a vehicle tell several categories at once a value holds several names.
 """
 
 from collections.abc import Mapping
@@ -14,7 +15,7 @@ from fleetcount_transport.toml_values import nearest, shown
 from fleetcount_simulator.cells import read
 from fleetcount_simulator.cells.files import lines
 from fleetcount_simulator.cells.model import value_type
-from fleetcount_simulator.cells.named import declared_names, question_of
+from fleetcount_simulator.cells.named import named_keys, question_of
 from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
@@ -25,6 +26,7 @@ from fleetcount_simulator.truths import Truths, parse_truths
 ABOUT: Final = "a table vehicle,value: one row per device, as for the demo"
 CELLS: Final = ("categories",)
 MAX_CHARACTERS: Final = 64 * 2**20
+_SEPARATOR: Final = ";"
 
 
 @settings
@@ -41,22 +43,35 @@ def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> P
         ScenarioError: a key or a row that cannot be used; with the dotted key, or the file and line.
     """
     asked = read(question, folder, CELLS, default="categories")
-    truths = parse_truths(_text(keys.file), keys.file.name)
-    names = declared_names(asked.settings) or truths.categories
-    made, vehicles = question_of(asked.title, names), len(truths.values)
-    moment = Moment(np.arange(vehicles, dtype=np.int32), _values(truths, names, keys.file.name))
+    named = named_keys(asked.settings)
+    separator = "" if named.at_once == 1 else named.separator or _SEPARATOR
+    truths = parse_truths(_text(keys.file), keys.file.name, separator)
+    names, vehicles = named.values or truths.categories, len(truths.values)
+    numbered = _numbered(truths, names, keys.file.name)
+    if named.at_once == 1:
+        held, made = [row[0] if row else 0 for row in numbered], question_of(asked.title, names)
+    else:
+        sets = sorted(set(numbered) - {()})
+        places = {(): 0} | {one: place for place, one in enumerate(sets, start=1)}
+        held, made = [places[row] for row in numbered], question_of(asked.title, names, named.at_once, sets)
+    moment = Moment(np.arange(vehicles, dtype=np.int32), np.array(held, dtype=value_type(made.held)))
     order = drawn_order(vehicles, moment.vehicles, Fleet(devices=keys.devices, seed=seed))
     return Snapshots(made, [moment], vehicles, order, keys.devices or vehicles, steady=True)
 
 
-def _values(truths: Truths, names: tuple[str, ...], file: str) -> Any:
-    numbers = {"": 0} | {name: number for number, name in enumerate(names, start=1)}
+def _numbered(truths: Truths, names: tuple[str, ...], file: str) -> list[tuple[int, ...]]:
+    """Return the values 1..V of every vehicle, ascending."""
+    numbers = {name: number for number, name in enumerate(names, start=1)}
+    found: list[tuple[int, ...]] = []
     for row, value in enumerate(truths.values):
-        if value not in numbers:
-            # A field has no line end, so every row is one line; line 1 is the header.
-            near = nearest(value, names[:12])
-            raise ScenarioError(f"{file} line {row + 2}: {shown(value)} is not among question.values; {near}")
-    return np.array([numbers[value] for value in truths.values], dtype=value_type(len(names)))
+        held = truths.names_of(value)
+        for name in held:
+            if name not in numbers:
+                # A field has no line end, so every row is one line; line 1 is the header.
+                near = nearest(name, names[:12])
+                raise ScenarioError(f"{file} line {row + 2}: {shown(name)} is not among question.values; {near}")
+        found.append(tuple(sorted(numbers[name] for name in held)))
+    return found
 
 
 def _text(path: Path) -> str:

@@ -10,10 +10,19 @@ from functools import lru_cache
 from typing import Any, Final, Literal, cast
 
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
-from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, answer_names, kind_named, require_levels
+from fleetcount_mechanisms.answers import (
+    AnswerForm,
+    AnswerLaw,
+    Truth,
+    answer_names,
+    kind_named,
+    most_of,
+    require_levels,
+)
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
-from fleetcount_mechanisms.planned_noise import PlannedNoise, geometric_for
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, geometric_for
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount_transport.toml_table import Table
@@ -80,8 +89,9 @@ class AskedMechanism:
     margins: bool
     table: Table = field(repr=False)
 
-    def for_values(self, values: int) -> Mechanism:
-        """Return the mechanism for a question of V values, with its law and noise checked.
+    def for_values(self, values: int, most: int = 1) -> Mechanism:
+        """Return the mechanism for a question of V values, of which devices tell up to `most` at once, with its law and
+        noise checked.
 
         Raises:
             ScenarioError: this kind does not ask V values, or no noise reaches the loss asked for; names the key.
@@ -102,29 +112,41 @@ class AskedMechanism:
             margins=self.margins,
         )
         answer = cast("AnswerLaw", self.table.naming(lambda: made.answer(values), "kind", MechanismError))
+        if most > 1:
+            answer = self._of_sets(values, most)
         target = self.epsilon
         if self.promised is not None:
-            return self._with_promised_noise(made, values, self.promised)
+            return self._with_promised_noise(made, answer, self.promised)
         if target is None:
             return made
         share, one_sided = Fraction(1, require_levels(answer, self.zooms)), self.kind == ONE_SIDED
+        if most > 1:
+            share = Spread(levels=Levels(values, most=most)).cells_share(TwoSidedNoise)
         noise = self.table.naming(lambda: geometric_for(answer, target, one_sided, share), "epsilon", MechanismError)
         return replace(made, noise_epsilon=noise.epsilon)
 
-    def _with_promised_noise(self, made: Mechanism, values: int, question: StandingQuestion) -> Mechanism:
+    def _of_sets(self, values: int, most: int) -> Truth:
+        if self.kind != "direct" or self.zooms > 1:
+            key = "kind" if self.kind != "direct" else "zooms"
+            allowed = "'direct'" if key == "kind" else "1"
+            raise self.table.refuse(key, f"{allowed} with question.at_once = {most}")
+        return Truth(values, most)
+
+    def _with_promised_noise(self, made: Mechanism, answer: AnswerLaw, question: StandingQuestion) -> Mechanism:
         """Return the mechanism with the least noise that keeps the promise of a question."""
         law = GaussianNoise if self.noise == "gaussian" else TwoSidedNoise
-        noise = self.table.naming(lambda: _promised_noise(made, values, question, law), "noise", MechanismError)
+        noise = self.table.naming(lambda: _promised_noise(answer, question, law), "noise", MechanismError)  # type: ignore[arg-type]  # Laws are frozen values.
         if isinstance(noise, GaussianNoise):
             return replace(made, noise_variance=noise.variance)
         return replace(made, noise_epsilon=noise.epsilon)
 
 
 @lru_cache(maxsize=256)
-def _promised_noise(made: Mechanism, values: int, question: StandingQuestion, law: type[PlannedNoise]) -> PlannedNoise:
+def _promised_noise(answer: AnswerLaw, question: StandingQuestion, law: type[PlannedNoise]) -> PlannedNoise:
     # Cached: a case is made in several places, and the exact sums of a long unit take seconds.
+    spread = Spread(levels=Levels(answer.values, most=most_of(answer)))
     return noise_for_promise(
-        made.answer(values), question.shape, cast("Fraction", question.epsilon), question.delta, law
+        answer, question.shape, cast("Fraction", question.epsilon), question.delta, law, spread=spread
     )
 
 

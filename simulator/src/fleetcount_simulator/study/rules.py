@@ -38,13 +38,13 @@ def rule_rows(case: Case) -> list[Row]:
     """Return `rule`, `windows` and `sd` of an empty cell's estimate, for up to as many windows as the case's question
     has.
 
-    Empty where the case has no [schedule] or its question no promise. Direct mode by three rules, then Gaussian noise
-    with a sampling coin that holds for a window, a day or the question, at p = 1/2 and 1/4. A rule by which no noise
-    keeps the promise is left out.
+    Empty where the case has no [schedule] or its question no promise, or devices hold sets. Direct mode by three rules,
+    then Gaussian noise with a sampling coin that holds for a window, a day or the question, at p = 1/2 and 1/4. A rule
+    by which no noise keeps the promise is left out.
     """
     question = case.epochs.question
-    if question is None or question.epsilon is None:
-        return []
+    if question is None or question.epsilon is None or case.population.question.sets:
+        return []  # The rules are compared for one value a device.
     values, parties = case.population.question.values, case.aggregators
     return [
         dict(row)

@@ -104,6 +104,8 @@ def case_digest(case: Case) -> str:
     digest = hashlib.sha256(text.encode())
     digest.update(case.population.histogram(0).tobytes())
     digest.update("".join(f"{reading} " for reading in case.population.question.readings).encode())
+    if case.population.question.sets:
+        digest.update(repr((case.population.question.sets, case.population.question.most)).encode())
     return digest.hexdigest()
 
 

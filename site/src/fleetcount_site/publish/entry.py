@@ -52,6 +52,7 @@ class Entry:
     pinned keys by aggregator, None if the publisher pins none. `downloads` are files of the folder by their
     description. `streets` are lines in the coordinates of the places, `attribution` names their source; `note` is why
     the map has no degrees; `numbers` is the line about the numbers of all windows together, of a question for one.
+    `several` says that a vehicle may tell several cells at once, whose counts add up to no number of vehicles.
     """
 
     slug: str
@@ -70,6 +71,7 @@ class Entry:
     attribution: str = ""
     note: str = ""
     numbers: str = ""
+    several: bool = False
 
     @property
     def single(self) -> bool:
@@ -93,6 +95,7 @@ def question_script(entry: Entry) -> str:
         "windows": [[one.index, one.opens, one.released_at] for one in entry.windows],
         "units": table.units.tolist(),
         "totals": _totals(entry.total),
+        "whole": "" if entry.total is None else entry.total.labels[0].capitalize(),
         "totalLaw": _total_law(entry),
         "missing": _runs(table.missing),
         "first": entry.first,
@@ -120,8 +123,8 @@ def _totals(table: QuestionTable | None) -> list[tuple[int, float, int, int]]:
 
 
 def _total_law(entry: Entry) -> dict[str, Any] | None:
-    """Return the law of the opened total where it says more of all cells than their sum does."""
-    if entry.total is None:
+    """Return the law of the opened total where it says more of all cells than their sum does; of sets it is none."""
+    if entry.total is None or entry.several:
         return None
     cells, total = entry.table.design, entry.total.design
     fewer = total.noise.draw_variance < cells.values * cells.noise.draw_variance

@@ -18,7 +18,9 @@ _NO_SCRIPT: Final = (
     "The files below hold the same numbers.</p></noscript>"
 )
 _TOGETHER: Final = '<p id="together"></p>\n'
-"""Where a page says how many devices are in all cells together, by the total that was opened."""
+"""Where a page says how many devices are in all cells together, or have any of a set, by the total that was opened."""
+_SEVERAL: Final = """<p id="several">Each number counts the vehicles that told this cell. A vehicle may tell several at
+once and then counts in each: their sum is no number of vehicles.</p>"""
 _WHOLE_REPORTS: Final = (
     "The counts are of devices whose reports arrived whole, in both rounds where there are two. Where reports are lost "
     "more often than elsewhere the counts are too low by as much; no interval speaks of that."
@@ -137,7 +139,9 @@ def _note(entry: Entry) -> str:
 
 def _region(entry: Entry) -> str:
     every = "" if len(entry.windows) > 1 else " hidden"
-    return f"""<h2>A region of your own</h2>
+    # The script finds all its places; of sets nothing is added up.
+    before, after = (f"{_SEVERAL}<div hidden>", "</div>") if entry.several else ("", "")
+    return f"""{before}<h2>A region of your own</h2>
 <p class="controls"><span><label for="cells">Cells</label>
 <input type="text" id="cells" size="12" placeholder="1,5-9 or (7,2)" autocomplete="off"></span>
 <button type="button" id="clear">Clear</button></p>
@@ -148,7 +152,7 @@ def _region(entry: Entry) -> str:
 <p id="region-all" role="status"></p>
 <p class="soft">The interval of a sum is that of the exact law of all its noise. It holds for a region chosen for its
 place; one that is chosen because its numbers stand out needs a wider one.</p>
-</div>"""
+</div>{after}"""
 
 
 def _missing(entry: Entry) -> str:

@@ -111,12 +111,13 @@
       shown(now.raw[place]);
   }
 
-  /* All cells together, by the total that was opened with noise of its own. */
+  /* All cells together, or the vehicles with any of a set, by the total that was opened with noise of its own. */
   function showTogether() {
     if (!question.totals.length) return;
     const [raw, estimate, low, high] = question.totals[row];
     at("together").textContent =
-      "All cells together: " +
+      question.whole +
+      ": " +
       interval(low, high, estimate) +
       " (" +
       question.level +
