@@ -37,15 +37,7 @@ from fleetcount_protocol.limits import (
     MIN_OPERATORS,
 )
 from fleetcount_protocol.window.codec import decode_fields, encode_fields
-from fleetcount_protocol.window.domain import (
-    MAX_VALUES,
-    Bins,
-    Categories,
-    Numbers,
-    SingleDomain,
-    SquareGrid,
-    most_of,
-)
+from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories, Numbers, SingleDomain, SquareGrid, most_of
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
     MODE_FORMS,
