@@ -36,7 +36,7 @@ from tests.support.designs import every_design
 from tests.support.nightly import NIGHTLY
 
 Plant = Callable[[SystemNoise, NoiseLaw, int], list[int]]
-QUICK_LINES = 645
+QUICK_LINES = 683
 """Of all designs."""
 
 
@@ -407,6 +407,17 @@ def test_a_claim_is_compared_with_the_printed_decimal() -> None:
 
     assert (line.claim, line.gap, line.broken) == (0.5, 0.0, False)
     assert dataclasses.replace(line, bound=0.500001).broken
+
+
+def test_a_set_adds_each_of_its_values_and_one_that_has_any(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SystemNoise, "draw", lambda self, law, count: [0] * count)
+    sets = [one for one in questions("direct") if one.design.levels.most > 1]
+
+    opened = [releases.draw_releases(sets[0], truth, 2).opened.tolist() for truth in sets[0].truths]
+
+    assert opened == [[[0, 0, 0, 0]] * 2, [[1, 1, 0, 1]] * 2, [[0, 0, 1, 1]] * 2]
+    assert {one.design.noise.name for one in sets} == {"discrete Gaussian", "two-sided geometric"}
+    assert all(one.label.endswith("total, up to 2 at once") or one.one_a_call for one in sets)
 
 
 @pytest.mark.nightly

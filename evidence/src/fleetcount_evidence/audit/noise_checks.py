@@ -16,7 +16,7 @@ from fleetcount_simulator.study.processes import carry_out
 from numpy.typing import NDArray
 from scipy.special import chdtrc, ndtr
 
-from fleetcount_evidence.audit.questions import AuditedDesign
+from fleetcount_evidence.audit.questions import AuditedDesign, counted_of
 from fleetcount_evidence.audit.releases import draw_releases
 
 Integers = NDArray[np.int64]
@@ -155,7 +155,7 @@ def check_reading(question: AuditedDesign, releases: int) -> Check:
     p_values = [
         2 * ndtr(-abs(score))
         for truth in question.truths
-        for score in _scores(np.array(_estimates(question, truth, releases)), question.design.opened_sums(truth))
+        for score in _scores(np.array(_estimates(question, truth, releases)), counted_of(question.design, truth))
     ]
     design = question.design
     name = f"{question.label}, V = {design.values}, k = {design.aggregators}: estimates right on average"

@@ -35,6 +35,8 @@ _ZOOMS: Final = Levels(8, (4, 2), (1, 2))
 """Audited with the noise of the other designs, so that no further law has to be checked."""
 _TOTAL: Final = Levels(3, total=True)
 _WEIGHTED: Final = Levels(3, weighted=True, total=True)
+_SETS: Final = Levels(3, most=2, total=True)
+"""The number of devices with any has the noise of a cell: at that one it is free for two of three values."""
 _MARGINS: Final = Levels(4, margins=(2, 2), total=True)
 _WIDER: Final = GaussianNoise(Fraction(16))
 """A total of sampled answers has four times the variance of a cell."""
@@ -59,6 +61,8 @@ class AuditedDesign:
         law = f"{noise.name} {noise.direction}" if isinstance(noise, OneSidedNoise) else noise.name
         levels = of_levels(self.design.levels).removeprefix(" of ").removeprefix(" and ")
         opened = f", {levels}" if levels else ""
+        if (most := self.design.levels.most) > 1:
+            opened += f", up to {most} at once"
         return f"{self.design.name}, noise {law}{opened}{', one by one' if self.one_a_call else ''}"
 
     @property
@@ -76,20 +80,32 @@ class AuditedDesign:
         With several levels the truths are few and most numbers depend on none of them.
         """
         every = range(self.design.output_count)
-        if self.design.levels.count == 1:
+        if self.design.levels.count == 1 or self.design.levels.most > 1:
             return list(every)
         counted = [self.design.levels.all_sums(truth) for truth in self.truths]
         return [place for place in every if any(row[place] for row in counted)]
 
     @property
     def truths(self) -> tuple[DeviceTruth, ...]:
-        """Every truth that one device can have; with levels only three: no value, and two that are far apart."""
+        """Every truth that one device can have; with levels only three: no value, and two that are far apart.
+
+        Of sets these two have no value in common, so that as many numbers move as a set that becomes another can move.
+        """
         values = self.design.values
+        if (most := self.design.levels.most) > 1:
+            ends = ((0, 0), (0, most), (most, min(2 * most, values)))
+            return tuple(tuple(int(low < cell <= high) for cell in range(1, values + 1)) for low, high in ends)
         if self.design.levels.count > 1:
             return tuple(tuple(int(cell == truth) for cell in range(1, values + 1)) for truth in (0, *self._far_apart))
         if self.design.kind.multi_hot:
             return tuple(itertools.product((0, 1), repeat=values))
         return tuple(tuple(int(cell == truth) for cell in range(1, values + 1)) for truth in range(values + 1))
+
+
+def counted_of(design: Design, truth: DeviceTruth) -> list[int]:
+    """Return what a device of this truth adds to the numbers that are opened, if it tells the truth."""
+    holders = [int(any(truth))] * (design.levels.most > 1 and design.levels.total)
+    return design.opened_sums([*truth, *holders])
 
 
 def questions(name: str | None = None) -> tuple[AuditedDesign, ...]:
@@ -162,10 +178,15 @@ def _designs() -> list[Design]:
         for levels in (_WEIGHTED, _MARGINS)
         for noise, further in ((_GAUSSIAN, _WIDER), (geometric, geometric))
     ]
+    sets = [
+        Design(answer=Truth(3, 2), noise=noise, values=3, aggregators=_AGGREGATORS[0], levels=_SETS, coarser=(noise,))
+        for noise in (_GAUSSIAN, geometric)
+    ]
     return [
         *plain,
         *zoomed,
         *rows,
+        *sets,
         *(
             Design(
                 answer=answer, noise=noise, values=3, aggregators=_AGGREGATORS[0], levels=_TOTAL, coarser=(of_total,)

@@ -105,6 +105,8 @@ def device_messages(
         response = cast("RandomizedResponse", design.answer)
         drawn = [response.randomize(position, source) for _ in range(count)]
         return np.array(drawn, dtype=np.int64)[:, None], sampled
+    if design.levels.most > 1:
+        return np.tile(np.array(truth, dtype=np.int64), (count, 1)), sampled
     return np.full((count, 1), position, dtype=np.int64), sampled
 
 
@@ -112,6 +114,9 @@ def _contributions(design: Design, messages: Integers) -> Integers:
     """Return what each answer adds to the opened numbers, before shares and noise: (n, c) int64."""
     if design.outputs is Outputs.PARTICIPATION:
         return np.concatenate([np.ones((len(messages), 1), dtype=np.int64), messages], axis=1)
+    if design.levels.most > 1:
+        holders = messages.max(axis=1, keepdims=True)
+        return np.concatenate([messages, holders], axis=1) if design.levels.total else messages
     every = np.eye(design.values + 1, dtype=np.int64)[:, 0 if design.outputs is Outputs.ALL else 1 :]
     # `opened_sums` is linear, and aggregators apply the same sums to their shares: the rows can be added up.
     table = np.array([design.opened_sums(row) for row in every.tolist()], dtype=np.int64)
