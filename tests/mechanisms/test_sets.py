@@ -12,7 +12,7 @@ from fleetcount_mechanisms.levels import Levels, worst_moves
 from fleetcount_mechanisms.moves import moves_pure, moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import Spread
-from fleetcount_mechanisms.statement import ledger_loss_of, relation_of
+from fleetcount_mechanisms.statement import ledger_loss_of, relation_of, views_of
 
 SIZES = [(2, 2), (3, 2), (4, 2), (5, 2), (5, 3), (4, 4)]
 
@@ -73,6 +73,8 @@ def test_what_ledgers_and_statements_say_of_sets() -> None:
     assert 0 <= unit_divergence(gaussian, 3, 7) - 3 * 7 * Fraction(4, 200) < Fraction(1, 10**60)
     assert str(ledger_loss_of(geometric).epsilon) == "0.40000"
     assert relation_of(geometric) is relation_of(gaussian) is Relation.ANY_VALUE
+    assert {view.neighbours for view in views_of(geometric)} == {"any-value"}
+    assert "any change of one device's truth" in views_of(gaussian)[0].sentence
 
 
 def test_sets_of_one_value_are_the_values_themselves() -> None:

@@ -80,7 +80,7 @@ def views_of(design: Design) -> _Views:
     if design.form is AnswerForm.TWO_ROUNDS:
         return _sampling(design, covered)
     if design.form is AnswerForm.TRUTH:
-        return *covered, _all_aggregators(Fraction(1), design.aggregators, neighbours_of(design.values).value)
+        return *covered, _all_aggregators(Fraction(1), design.aggregators, _neighbours(design))
     return _response(design.answer, covered, design.aggregators)
 
 
@@ -193,9 +193,14 @@ def _all_aggregators(delta: Fraction, aggregators: int, neighbours: str) -> Adve
 # Noise on both sides: what one honest aggregator's noise covers.
 
 
+def _neighbours(design: Design) -> str:
+    """Return the change of an answer that devices do not randomize; a set that changes moves any number of cells."""
+    return Relation.ANY_VALUE.value if design.levels.most > 1 else neighbours_of(design.values).value
+
+
 def _covered(design: Design) -> _Views:
     if not design.device_randomizes:
-        neighbours, what = neighbours_of(design.values).value, _counts(design)
+        neighbours, what = _neighbours(design), _counts(design)
     else:
         neighbours = (Relation.ANY_BIT if design.kind.multi_hot else Relation.ANY_VALUE).value
         what = "noised counts of randomized answers"
