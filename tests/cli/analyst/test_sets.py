@@ -83,6 +83,9 @@ def test_sums_count_what_was_told_and_totals_the_vehicles(directory: Path, capsy
 def test_counts_of_sets_are_not_made_to_add_up(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     design = fc.read_releases(directory)[0].window.design
 
+    # What was told is more than the vehicles: a part of it is no share of them.
+    with pytest.raises(RangeError, match="values of a device is 2"):
+        fc.read_releases(directory)[0].share("P0301")
     with pytest.raises(RangeError, match="values of a device is 2"):
         joined_levels(design, [1, 2, 3, 4], fc.read_releases(directory).level)
     assert run_command(["question", "export", "--records", str(directory), "--consistent"]) == 2

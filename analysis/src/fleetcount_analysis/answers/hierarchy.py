@@ -112,7 +112,12 @@ def pyramid_of(levels: Levels) -> Pyramid:
     """Return the levels of a release that divide one another as a pyramid, from coarse to fine.
 
     Margins and a weighted sum are left out: they divide no other level.
+
+    Raises:
+        RangeError: levels of sets, whose numbers do not add up.
     """
+    if levels.most > 1:
+        raise RangeError("values of a device", levels.most, "1: the numbers of sets do not add up")
     nested = replace(levels, margins=(), weighted=False)
     parents = [np.array(nested.parents(level)) for level in range(nested.count - 1)]
     return Pyramid(sizes=nested.sizes[::-1], parents=tuple(parents[::-1]))

@@ -150,8 +150,6 @@ def joined_levels(design: Design, outputs: Sequence[int], level: Fraction) -> Co
         ShapeError: not exactly `design.output_count` numbers.
         RangeError: a release of one level, or of sets, one-sided noise, or a level outside (0, 1 - 2e-10].
     """
-    if design.levels.most > 1:
-        raise RangeError("values of a device", design.levels.most, "1: the numbers of sets do not add up")
     pyramid = _pyramid(design)
     if design.levels.margins:
         return _with_margins(design, outputs, level)
