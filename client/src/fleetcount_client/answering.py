@@ -96,9 +96,9 @@ def truth_of(
 ) -> Truth:
     """Return what a reading means for the window: a position 0..V, or V bits where the window asks for a vector.
 
-    A cross has a reading for each of its parts, in their order: it is "none of them" where any part is. Once
-    a window: a number between two points is rounded at random by `source`, and what is drawn is the truth from then on,
-    as if the device had read it.
+    Asked once a window: a number between two points is rounded at random by `source`, and what is drawn is the truth
+    from then on, as if the device had read it. A cross has a reading for each of its parts, in their order: it is "none
+    of them" where any part is.
 
     A set of values makes sense only for a vector and for codes; elsewhere a set of one is that value, any other is
     "none of them". Of more values than a direct question lets a device tell at once so many are told, each choice with
