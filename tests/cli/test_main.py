@@ -147,3 +147,22 @@ def test_an_interruption_in_the_middle_of_an_import_ends_with_130_and_not_by_the
     )
 
     assert (done.returncode, done.stderr) == (130, "fleetcount plan: interrupted\n")
+
+
+def test_an_interruption_in_the_making_of_an_event_loop_says_nothing_of_the_loop(tmp_path: Path) -> None:
+    (tmp_path / "interrupted.py").write_text(
+        "import asyncio, selectors\n\n"
+        "from fleetcount import __main__ as command\n\n"
+        "def interrupted(*_):\n    raise KeyboardInterrupt\n\n"
+        "async def nothing():\n    pass\n\n"
+        "def begins(**_):\n"
+        "    selectors.DefaultSelector.register = interrupted\n"
+        "    asyncio.run(nothing())\n\n"
+        "command.cli.main = begins\ncommand.main(['serve'])\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-m", "interrupted"], capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
+    )
+
+    assert (done.returncode, done.stderr) == (130, "fleetcount serve: interrupted\n")

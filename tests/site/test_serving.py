@@ -3,6 +3,8 @@
 import contextlib
 import http.client
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -156,3 +158,27 @@ def test_a_socket_of_the_second_family_has_its_address_in_brackets(tmp_path: Pat
         pytest.skip("this machine has no IPv6 address of its own")
     with contextlib.closing(listener):
         assert serving.address_of(listener).startswith("http://[::1]:")
+
+
+_INTERRUPTED_AS_IT_IS_READY = """
+import signal
+from fleetcount_site import serving
+
+def ready(address):
+    print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
+
+listener = serving.listen()
+try:
+    serving.run(serving.secured([]), listener, ready)
+except KeyboardInterrupt:
+    print(listener.fileno())
+"""
+
+
+def test_the_address_is_said_once_an_interruption_ends_the_server_in_order() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED_AS_IT_IS_READY], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert (done.stdout, done.stderr) == ("False\n-1\n", "")

@@ -6,6 +6,7 @@ Every sub-command is imported only when it is called.
 import contextlib
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 import click
@@ -115,7 +116,9 @@ def run_command(arguments: list[str]) -> int:
         _silence()
         return ExitCode.OK
     except (Exception, KeyboardInterrupt) as error:  # The top of the program: every error becomes one line.
-        if debugging and interruption_of(error) is None:
+        if interruption_of(error) is not None:
+            return _report_interruption(error, arguments)
+        if debugging:
             raise
         return _report(error, arguments)
     return code if isinstance(code, int) and not isinstance(code, bool) else ExitCode.OK
@@ -132,6 +135,24 @@ def _report(error: BaseException, arguments: list[str]) -> int:
         # What stdout does not take now it will not take at the end either, where the interpreter would say so again.
         _silence()
     return int(code)
+
+
+def _report_interruption(error: BaseException, arguments: list[str]) -> int:
+    """Report it, and say nothing of objects that it met in their making: CPython prints what their own end raises.
+
+    An event loop is one: its end misses the socket that it had not got yet, and its coroutine was never awaited.
+    """
+    hook = sys.unraisablehook
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sys.unraisablehook = lambda _: None
+        try:
+            code = _report(error, arguments)
+            # The frames hold those objects; they end here.
+            error.__traceback__ = error.__context__ = error.__cause__ = None
+        finally:
+            sys.unraisablehook = hook
+    return code
 
 
 def _flush() -> None:

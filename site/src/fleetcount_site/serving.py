@@ -92,10 +92,11 @@ def address_of(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}/" if ":" in host else f"http://{host}:{port}/"
 
 
-def server(app: ASGIApp) -> uvicorn.Server:
+def server(app: ASGIApp, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
     """Return a server of an application, for an event loop that its caller has: `await server(app).serve([listener])`.
 
-    Setting its attribute should_exit ends it; streams that are still open are cut off after a second.
+    `ready` is called once it answers and a Ctrl-C ends it in order. Setting its attribute should_exit ends it; streams
+    that are still open are cut off after a second.
     """
     waiting = Unfinished()
     config = uvicorn.Config(
@@ -110,24 +111,37 @@ def server(app: ASGIApp) -> uvicorn.Server:
         timeout_graceful_shutdown=_GRACE_S,
         limit_concurrency=256,
     )
-    return uvicorn.Server(config)
+    return _Server(config, ready)
 
 
 def run(app: ASGIApp, listener: socket.socket, ready: Callable[[str], None]) -> None:
-    """Serve until Ctrl-C or SIGTERM; `ready` is called with the address first.
+    """Serve until Ctrl-C or SIGTERM; `ready` is called with the address once the server answers there.
 
     Raises:
         MachineError: the server cannot start.
         KeyboardInterrupt: Ctrl-C, after the answers under way.
     """
-    ready(address_of(listener))
-    running = server(app)
+    running = server(app, lambda: ready(address_of(listener)))
     try:
         running.run(sockets=[listener])
     finally:
         listener.close()
     if not running.started:
         raise MachineError("the web server did not start")
+
+
+class _Server(uvicorn.Server):
+    """A server that says when it answers: before, a Ctrl-C would meet an event loop that is half made."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start, and say so; a server that could not start leaves `started` false."""
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
 
 
 class _Connection(H11Protocol):
