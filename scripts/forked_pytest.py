@@ -11,7 +11,9 @@ What a run leaves behind is ended after it.
 """
 
 import contextlib
+import gc
 import importlib
+import importlib.metadata
 import json
 import os
 import sys
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Final
 
 import supervised
+from _pytest.config import default_plugins
 
 LIBRARIES: Final = (
     "pytest",
@@ -52,11 +55,15 @@ LIBRARIES: Final = (
 
 
 def load(names: Sequence[str]) -> None:
-    """Import libraries."""
+    """Import libraries, and what pytest itself loads as it starts."""
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # Its handlers of forks need a gRPC that has begun to run.
-    for name in names:
+    plugins = [one.module for one in importlib.metadata.entry_points(group="pytest11")]
+    for name in (*names, *(f"_pytest.{plugin}" for plugin in default_plugins), *plugins):
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    # Pytest collects garbage ten times as it ends: what is loaded here is no part of it any more.
+    gc.collect()
+    gc.freeze()
 
 
 def run(arguments: Sequence[str], output: Path, timeout_s: float) -> int | None:
@@ -107,6 +114,7 @@ def main() -> int:
         asked = json.loads(line)
         code = run(asked["arguments"], Path(asked["output"]), asked["timeout_s"])
         print(json.dumps({"code": code}), flush=True)
+    gc.unfreeze()  # Some libraries complain of objects that outlive them.
     return 0
 
 
