@@ -10,7 +10,7 @@ import enum
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields
-from functools import partial
+from functools import lru_cache, partial
 from operator import attrgetter, methodcaller
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
@@ -123,20 +123,17 @@ def conversion(
     _agree(f"bounds of {kind.__name__}", set(own) - set(names), set())
     parts = {name: _field(name, hints[name], own.get(name), described[name], bounds) for name in names}
     written = _call(dict[str, Any], {name: part.write for name, part in parts.items()})
-    build = _call(make or kind, {name: part.read for name, part in parts.items()})
-    parse = _frame(pb_type.DESCRIPTOR, own).parse
-    foreign = sorted(set(described) - set(names))
+    reads = {name: part.read for name, part in parts.items()}
+    read = _frame(pb_type.DESCRIPTOR, own).reader(kind.__name__, make or kind, reads)
+    if check is None:
+        return Conversion(pb_type, written, read)
 
-    def read(span: Span) -> DomainT:
-        found = parse(span)
-        if foreign:
-            _check_empty(kind.__name__, found, foreign)
-        value = build(found)
-        if check is not None:
-            check(value)
+    def read_checked(span: Span) -> DomainT:
+        value = read(span)
+        check(value)
         return value
 
-    return Conversion(pb_type, written, read)
+    return Conversion(pb_type, written, read_checked)
 
 
 def message(
@@ -168,15 +165,9 @@ def single(
     """
     [described] = pb_type.DESCRIPTOR.fields
     part = _field(described.name, kind, bound, described, {})
-    write, read, get = part.write or _same, part.read or _same, attrgetter(described.name)
-    parse = _frame(pb_type.DESCRIPTOR, {} if bound is None else {described.name: bound}).parse
-    return WireMessage(
-        name,
-        pb_type,
-        lambda value: pb_type(**{described.name: write(value)}),
-        lambda span: read(get(parse(span))),
-        largest,
-    )
+    write, own = part.write or _same, {} if bound is None else {described.name: bound}
+    read = _frame(pb_type.DESCRIPTOR, own).reader(name, _only, {described.name: part.read})
+    return WireMessage(name, pb_type, lambda value: pb_type(**{described.name: write(value)}), read, largest)
 
 
 def either(
@@ -192,13 +183,14 @@ def either(
 
     A message whose field `named_by` is not empty is the `other` answer, of type `kind`; else it is the usual one.
     """
-    get, parse = attrgetter(named_by), _frame(pb_type.DESCRIPTOR, {}).parse
+    every = dict.fromkeys(pb_type.DESCRIPTOR.fields_by_name)
+    parse = _frame(pb_type.DESCRIPTOR, {}).reader(name, SimpleNamespace, every)
 
     def to_pb(value: DomainT | OtherT) -> MessageT:
         return other.to_pb(value) if isinstance(value, kind) else usual.to_pb(cast("DomainT", value))
 
     def read(span: Span) -> DomainT | OtherT:
-        return other.read(span) if get(parse(span)) else usual.read(span)
+        return other.read(span) if getattr(parse(span), named_by) else usual.read(span)
 
     return WireMessage(name, pb_type, to_pb, read, largest)
 
@@ -208,10 +200,9 @@ def _frame(described: Any, bounds: Mapping[str, "Bound"]) -> Frame:
     return Frame(described, most)
 
 
-def _check_empty(what: str, found: SimpleNamespace, foreign: Iterable[str]) -> None:
-    for name in foreign:
-        if getattr(found, name):
-            raise DecodeError(f"{what} has a field of another answer, {name}")
+def _only(**values: OtherT) -> OtherT:
+    [value] = values.values()
+    return value
 
 
 def _same(value: Any) -> Any:
@@ -261,7 +252,8 @@ def _plain(kind: Any, described: Any, bounds: Bounds) -> _Field | None:
     if kind in (int, bool):
         return _Field(None, None)
     if issubclass(kind, bytes | str) and kind not in (bytes, str):
-        return _Field(None, kind)  # An id checks its own size or spelling.
+        # An id checks its own size or spelling; the few names of parties come with every message.
+        return _Field(None, lru_cache(maxsize=64)(kind) if issubclass(kind, str) else kind)
     return None
 
 
@@ -322,7 +314,8 @@ def _parts(what: str, kind: Any, bound: Bound | None, described: Any, bounds: Bo
     write, read = part.write, part.read
 
     def read_all(raw: Sequence[Any]) -> tuple[Any, ...]:
-        check_count(what, len(raw), bound.smallest, bound.largest)
+        if not bound.smallest <= len(raw):
+            check_count(what, len(raw), bound.smallest, bound.largest)  # The parser has counted up to the largest.
         return tuple(map(read, raw)) if read else tuple(raw)
 
     def write_all(values: Iterable[Any]) -> list[Any]:
@@ -337,14 +330,11 @@ def _row(kind: Any, described: Any) -> _Field:
     rows = zip(described.fields, get_args(kind), strict=True)
     parts = {one.name: _field(one.name, part, None, one, {}) for one, part in rows}
     converts = [part.write or _same for part in parts.values()]
-    parse, build = _frame(described, {}).parse, _call(_row_of, {name: part.read for name, part in parts.items()})
+    read = _frame(described, {}).reader(described.name, _row_of, {name: part.read for name, part in parts.items()})
 
     def write(values: Sequence[Any]) -> dict[str, Any]:
         written = (convert(value) for convert, value in zip(converts, values, strict=True))
         return dict(zip(names, written, strict=True))
-
-    def read(span: Span) -> Any:
-        return build(parse(span))
 
     return _Field(write, read)
 
