@@ -23,8 +23,17 @@ from fleetcount_protocol.limits import (
 )
 from fleetcount_protocol.messages import Instalment, InstalmentReply, Receipt, Refusal
 from fleetcount_protocol.v1 import device_pb2 as pb
-from fleetcount_protocol.wire.codec import Bounds, Count, Joined, Range, Size, conversion
-from fleetcount_protocol.wire.strict import WireMessage, check_count, check_size
+from fleetcount_protocol.wire.codec import (
+    Bounds,
+    Count,
+    Joined,
+    Range,
+    Size,
+    WireMessage,
+    check_count,
+    check_size,
+    conversion,
+)
 
 _MOST: Final = MAX_INSTALMENTS_PER_BATCH
 _NUMBER_BYTES: Final = 2
