@@ -409,6 +409,7 @@ def records() -> list[dict[str, Any]]:
         "sampling_framed",
         "mangat",
         "one_sided",
+        "one_sided_down",
         "sampling_exact",
         "direct_zooms",
         "direct_total",

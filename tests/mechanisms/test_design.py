@@ -72,7 +72,7 @@ def related(design: Design) -> Iterator[tuple[Vector, Vector]]:
         apart = sum(a != b for a, b in zip(one, two, strict=True))
         if relation_of(design) is Relation.ANY_VALUE or (relation_of(design) is Relation.ANY_BIT and apart == 1):
             yield one, two
-        elif relation_of(design) is Relation.ONE_SIDED and apart == 1 and sum(one) > sum(two):
+        elif relation_of(design).one_way and apart == 1 and sum(one) > sum(two):
             yield (two, one) if getattr(design.noise, "direction", "up") == "down" else (one, two)
 
 

@@ -196,7 +196,7 @@ def related(design: Design, relation: str) -> list[tuple[Vector, Vector]]:
     none = one_hot(design.values, 0)
     to_none = [(truth, none) for truth in truths(design.values) if truth != none]
     from_none = [(none, truth) for truth, _ in to_none]
-    if relation == "one-sided":
+    if relation in ("one-sided", "one-sided-down"):
         return from_none if getattr(design.noise, "direction", "up") == "down" else to_none
     return to_none + from_none if relation == "any-bit" else any_value(design.values)
 

@@ -241,6 +241,7 @@ def every_window() -> dict[str, Window]:
         "direct_set": one_round_window(Mode.DIRECT, domain=replace(colours, most=2)),
         "direct_holders": one_round_window(Mode.DIRECT, domain=replace(colours, most=2), release=with_total(gaussian)),
         "one_sided": one_round_window(Mode.DIRECT, release=one_sided),
+        "one_sided_down": one_round_window(Mode.DIRECT, release=replace(one_sided, direction="down")),
         "sampling_gaussian": sampling_window(release=gaussian),
         "direct_numbers": one_round_window(
             Mode.DIRECT,

@@ -66,7 +66,14 @@ class Relation(Enum):
     ANY_BIT = "any-bit"
     """One place of a vector changed; m places cost m times as much."""
     ONE_SIDED = "one-sided"
-    """Value to none only (or the mirror image): the other way no finite loss exists."""
+    """Value to none only: the other way no finite loss exists."""
+    ONE_SIDED_DOWN = "one-sided-down"
+    """None to value only, the mirror image: that a device has a value may leak."""
+
+    @property
+    def one_way(self) -> bool:
+        """Whether a loss by it says nothing of the reverse change; losses of two such relations never add up."""
+        return self not in (Relation.ANY_VALUE, Relation.ANY_BIT)
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,6 +199,16 @@ class Design:
         return not isinstance(self.noise, NoNoise)
 
     @property
+    def charge_relation(self) -> Relation:
+        """For which change of the truth the charges of ledgers hold: any value, or one way.
+
+        Losses one way enter a ledger for this change alone; a ledger that promises more refuses them.
+        """
+        if isinstance(self.noise, OneSidedNoise):
+            return Relation.ONE_SIDED if self.noise.direction == "up" else Relation.ONE_SIDED_DOWN
+        return self.kind.relation if self.device_randomizes and not self.noised else Relation.ANY_VALUE
+
+    @property
     def rounds(self) -> int:
         """How many messages a device sends for one answer: 2 for Sampling Privacy, otherwise 1."""
         return 2 if self.form is AnswerForm.TWO_ROUNDS else 1

@@ -307,7 +307,7 @@ def _one_sided(design: Design, noise: OneSidedNoise) -> _Views:
             audience=who,
             epsilon=epsilon,
             delta=Decimal(0),
-            neighbours=Relation.ONE_SIDED.value,
+            neighbours=design.charge_relation.value,
             sentence=f"{what}, if one aggregator adds its noise: {promise}",
         )
         for (slug, who, _, _), what in zip(_released_to(aggregators), sentences, strict=True)
@@ -317,7 +317,7 @@ def _one_sided(design: Design, noise: OneSidedNoise) -> _Views:
         audience=f"all {aggregators} aggregators together",
         epsilon=None,
         delta=Decimal(1),
-        neighbours=Relation.ONE_SIDED.value,
+        neighbours=design.charge_relation.value,
         sentence="The answer of every device, put together: no finite epsilon; every truth is seen for certain.",
     )
     return *covered, exposed

@@ -22,6 +22,7 @@ _LARGEST_SHOWN: Final = 3
 _CHANGES: Final = {
     Relation.ANY_BIT.value: "one place of a device's answer being so rather than not",
     Relation.ONE_SIDED.value: "a device having said Yes rather than No",
+    Relation.ONE_SIDED_DOWN.value: "a device having said No rather than Yes",
     "one-cell": "a device being counted rather than not",
 }
 _ANY_CHANGE: Final = "a device having one answer rather than another"

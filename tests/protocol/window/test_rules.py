@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any, cast
 
 import pytest
-from fleetcount_mechanisms.noise import GaussianNoise
+from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise
 from fleetcount_mechanisms.responses import (
     KaryResponse,
     Mangat,
@@ -578,6 +578,22 @@ def test_one_sided_statement_says_which_side_is_protected() -> None:
     assert {view.neighbours for view in views} == {"one-sided"}
     assert "that it had none is not protected" in views[0].sentence
     assert (views[-1].adversary, views[-1].epsilon, views[-1].delta) == ("all_aggregators", None, 1)
+
+
+def test_a_release_downwards_protects_the_mirror_image_and_no_other_release_has_a_direction() -> None:
+    down = every_window()["one_sided_down"]
+    views = views_of(down.design)
+
+    assert down.design.noise == OneSidedNoise(Fraction(1, 2), "down")
+    assert {view.neighbours for view in views} == {"one-sided-down"}
+    assert "that it had one is not protected" in views[0].sentence
+    assert decode_window(down.canonical) == down
+    for window, direction, words in (
+        (down, "sideways", "allowed: 'up' or 'down'"),
+        (every_window()["direct_gaussian"], "down", "allowed: none of a gaussian release"),
+    ):
+        with pytest.raises(QuestionError, match=rf"direction is '{direction}', {words}"):
+            replace(window, release=replace(window.release, direction=direction))
 
 
 def test_vector_mangat_uses_the_bits_circuit() -> None:

@@ -233,9 +233,8 @@ def neighbouring_truths(question: AuditedDesign, relation: str) -> list[Audience
         return [pair for pair in pairs if not all(any(truth) for truth in pair)]
     if relation == Relation.ANY_BIT.value:
         return [pair for pair in pairs if _places_apart(pair) == 1]
-    if relation == Relation.ONE_SIDED.value:
-        noise = question.design.noise
-        sign = -1 if isinstance(noise, OneSidedNoise) and noise.direction == "down" else 1
+    if relation in (Relation.ONE_SIDED.value, Relation.ONE_SIDED_DOWN.value):
+        sign = 1 if relation == Relation.ONE_SIDED.value else -1
         # One place differs: it is 1 in `one` and 0 in `other`, or the reverse under noise at or below the count.
         return [pair for pair in pairs if _places_apart(pair) == 1 and sign * (sum(pair[0]) - sum(pair[1])) > 0]
     raise ScenarioError(f"a statement is about {relation!r} neighbours, which the audit does not know")

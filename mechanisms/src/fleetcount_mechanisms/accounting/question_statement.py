@@ -15,7 +15,6 @@ from typing import Final, cast
 from fleetcount_mechanisms.accounting.charges import (
     chance_of_all,
     chance_of_any,
-    charge_relation,
     expected_answers,
     quantile,
 )
@@ -32,7 +31,7 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import require_open_unit
 from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
 from fleetcount_mechanisms.moves import moves_loss
-from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import WIDE, near_decimal, rounded_up
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView, of_levels, views_of
@@ -144,10 +143,9 @@ def _coin_revealed(design: Design, shape: ScheduleShape) -> tuple[bool, ...]:
 
 
 def _one_sided(design: Design) -> str:
-    if charge_relation(design) is not Relation.ONE_SIDED:
+    if not design.charge_relation.one_way:
         return ""
-    law = design.noise
-    down = isinstance(law, OneSidedNoise) and law.direction == "down"
+    down = design.charge_relation is Relation.ONE_SIDED_DOWN
     protected = "none replaced by a value" if down else "a value replaced by none"
     return f"; one-sided: only {protected} is protected, any other change has no finite epsilon"
 
@@ -249,6 +247,9 @@ def plain_words(design: Design, shape: ScheduleShape, delta: Fraction) -> tuple[
     return tuple(sentences)
 
 
+_ONE_WAY: Final = {Relation.ONE_SIDED: "a value against none", Relation.ONE_SIDED_DOWN: "none against a value"}
+
+
 def _public_words(design: Design, shape: ScheduleShape, delta: Fraction) -> str:
     if not design.noised and not design.device_randomizes:
         return "The counts are exact: a reader who knows the other devices learns what the coin lets through."
@@ -258,8 +259,8 @@ def _public_words(design: Design, shape: ScheduleShape, delta: Fraction) -> str:
     chance = larger_chance(design, shape, Fraction(one), Fraction(whole))
     rarely = f"; with a chance of at most {_in_powers(chance)} the odds move more" if chance else ""
     who = "a reader" if design.aggregators == 2 else f"a reader together with {design.aggregators - 1} operators"
-    one_sided = charge_relation(design) is Relation.ONE_SIDED
-    change = "a value against none" if one_sided else "one answer against any other"
+    one_sided = design.charge_relation.one_way
+    change = _ONE_WAY.get(design.charge_relation, "one answer against any other")
     honest = "As long as one operator is honest, " if design.noised else ""
     sentence = (
         f"{honest}{who} of all {shape.windows} releases moves the odds of {change} by at most a factor of e^{one}, "

@@ -6,7 +6,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.window.codes import CodeForm
 from fleetcount_protocol.window.domain import Cross, Numbers, Part, Prefixes, SquareGrid, ValueDomain, most_of
-from fleetcount_protocol.window.fields import Aggregator, CoarserLevel, LevelKind
+from fleetcount_protocol.window.fields import Aggregator, CoarserLevel, LevelKind, ReleaseKind
 from fleetcount_protocol.window.window import Window
 
 
@@ -38,6 +38,7 @@ def window_to_json(window: Window) -> dict[str, Any]:
         "min_batch_size": window.min_batch_size,
         "release": {
             "kind": release.kind.label,
+            **({"direction": release.direction} if release.kind is ReleaseKind.ONE_SIDED else {}),
             "noise_epsilon": None if release.noise_epsilon is None else str(release.noise_epsilon),
             **({} if release.noise_variance is None else {"noise_variance": str(release.noise_variance)}),
             "level": str(release.level),

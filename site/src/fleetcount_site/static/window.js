@@ -109,13 +109,15 @@
   }
 
   function readRelease(reader) {
-    const kind = KINDS[reader.count(1, 1, 4)],
+    const code = reader.count(1, 1, 5),
+      down = code === 5,
+      kind = down ? "one-sided" : KINDS[code],
       noised = reader.count(1, 0, 2);
     const number = noised ? reader.fraction() : null;
     const coarser = noised === 2 ? Array.from({ length: reader.count(1, 1, 8) }, () => readLevel(reader)) : [];
     const level = reader.fraction();
     const thresholds = Array.from({ length: reader.count(2, 0, 8190) }, () => reader.uint(4));
-    return { kind, number, coarser, level, thresholds };
+    return { kind, down, number, coarser, level, thresholds };
   }
 
   function checkNoise(kind, number) {
