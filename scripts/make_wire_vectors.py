@@ -410,6 +410,7 @@ def records() -> list[dict[str, Any]]:
         "mangat",
         "one_sided",
         "one_sided_down",
+        "asymmetric",
         "sampling_exact",
         "direct_zooms",
         "direct_total",

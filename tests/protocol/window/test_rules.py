@@ -596,6 +596,25 @@ def test_a_release_downwards_protects_the_mirror_image_and_no_other_release_has_
             replace(window, release=replace(window.release, direction=direction))
 
 
+def test_an_asymmetric_answer_is_read_back_with_its_flips_and_states_what_it_hides() -> None:
+    window = every_window()["asymmetric"]
+    views = {view.adversary: view for view in views_of(window.design)}
+
+    assert decode_window(window.canonical) == window
+    assert views["public_and_broker"].neighbours == "any-value"
+    assert views["all_aggregators"].neighbours == "asymmetric"
+    assert (
+        "for value 1, value 3 replaced by value 2, value 3 or none, and none replaced by value 2, value 3 (that a"
+        " device has value 2, or does not have value 1, is not protected)"
+    ) in views["all_aggregators"].sentence
+    assert not window.vector
+    place = window.canonical.index(b"\x07" + fraction_bytes(Fraction(1, 3))) + 1 + len(fraction_bytes(Fraction(1, 3)))
+    assert window.canonical[place : place + 3] == bytes((1, 2, 3))
+    for wrong in (0, 4, 255):
+        with pytest.raises(DecodeError, match="counts"):
+            decode_window(window.canonical[:place] + bytes([wrong]) + window.canonical[place + 1 :])
+
+
 def test_vector_mangat_uses_the_bits_circuit() -> None:
     window = every_window()["mangat_vector"]
 

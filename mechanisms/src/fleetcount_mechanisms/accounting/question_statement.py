@@ -145,8 +145,7 @@ def _coin_revealed(design: Design, shape: ScheduleShape) -> tuple[bool, ...]:
 def _one_sided(design: Design) -> str:
     if not design.charge_relation.one_way:
         return ""
-    down = design.charge_relation is Relation.ONE_SIDED_DOWN
-    protected = "none replaced by a value" if down else "a value replaced by none"
+    protected = _HIDDEN[design.charge_relation]
     return f"; one-sided: only {protected} is protected, any other change has no finite epsilon"
 
 
@@ -247,7 +246,12 @@ def plain_words(design: Design, shape: ScheduleShape, delta: Fraction) -> tuple[
     return tuple(sentences)
 
 
-_ONE_WAY: Final = {Relation.ONE_SIDED: "a value against none", Relation.ONE_SIDED_DOWN: "none against a value"}
+_HIDDEN: Final = {
+    Relation.ONE_SIDED: "a value replaced by none",
+    Relation.ONE_SIDED_DOWN: "none replaced by a value",
+    Relation.ASYMMETRIC: "a value replaced by one that hides it",
+}
+_ONE_WAY: Final = {one: words.replace("replaced by", "against") for one, words in _HIDDEN.items()}
 
 
 def _public_words(design: Design, shape: ScheduleShape, delta: Fraction) -> str:
@@ -287,7 +291,7 @@ def _collusion_words(design: Design, shape: ScheduleShape, delta: Fraction) -> s
         return (
             f"If {everybody} collude, they see the randomized answers: the odds move by at most e^"
             f"{rounded_up(local.one_answer, 2)} for one answer, e^{rounded_up(local.whole_question, 2)} for all"
-            " together."
+            f" together{_of_hidden(design)}."
         )
     rate = design.exposure
     if rate == 1:
@@ -298,6 +302,11 @@ def _collusion_words(design: Design, shape: ScheduleShape, delta: Fraction) -> s
         f"If {everybody} collude, they see {share} on average: none at all with probability "
         f"{_chance_down((1 - rate) ** units)}, every one with probability {_chance(chance_of_all(rate, units))}."
     )
+
+
+def _of_hidden(design: Design) -> str:
+    hidden = _HIDDEN.get(design.kind.relation)
+    return f", for {hidden}; those of any other change have no bound" if hidden else ""
 
 
 def _chance_down(chance: Fraction) -> str:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from fleetcount_mechanisms.answers import AnswerLaw, kind_of, kind_of_law
 from fleetcount_mechanisms.noise import Side
+from fleetcount_mechanisms.responses import AsymmetricVector, Flips
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import DecodeError, QuestionError
@@ -284,7 +285,7 @@ def _read_numbers(reader: Reader) -> Numbers:
 
 # Mechanisms.
 
-# A number names the law; its parameters follow as fractions in the order of `AnswerKind.parameters`, then die faces.
+# A number names the law; its parameters follow as fractions in the order of `AnswerKind.parameters`, then faces, flips.
 
 
 def _encode_mechanism(mechanism: AnswerLaw | None) -> bytes:
@@ -293,6 +294,8 @@ def _encode_mechanism(mechanism: AnswerLaw | None) -> bytes:
     names = kind_of(mechanism).parameters
     encoded = uint(MECHANISM_NUMBERS[type(mechanism)], 1)
     encoded += b"".join(fraction_bytes(getattr(mechanism, name)) for name in names)
+    if isinstance(mechanism, AsymmetricVector):
+        encoded += b"".join(uint(one.value, 1) for one in mechanism.flips)
     if isinstance(mechanism, SamplingDie):
         faces = mechanism.face_probabilities or ()
         encoded += uint(len(faces), 2) + b"".join(fraction_bytes(face) for face in faces)
@@ -316,7 +319,10 @@ def _read_mechanism(reader: Reader, values: int) -> AnswerLaw | None:
     if law is SamplingDie:
         return _read_die(reader, values)
     kind = kind_of_law(law)
-    made: AnswerLaw = kind.make(values, {name: reader.fraction() for name in kind.parameters})
+    given: dict[str, Any] = {name: reader.fraction() for name in kind.parameters}
+    if kind.flips:
+        given["flips"] = tuple(Flips(reader.count(1, 1, len(Flips))) for _ in range(values))
+    made: AnswerLaw = kind.make(values, given)
     return made
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from fleetcount_mechanisms.responses import AsymmetricVector
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.window.codes import CodeForm
@@ -84,6 +85,8 @@ def _mechanism_to_json(window: Window) -> dict[str, Any] | None:
     kind = window.design.kind
     shown: dict[str, Any] = {"kind": kind.name}
     shown |= {name: str(getattr(mechanism, name)) for name in kind.parameters}
+    if isinstance(mechanism, AsymmetricVector):
+        shown["flips"] = [one.name.lower() for one in mechanism.flips]
     if isinstance(mechanism, SamplingDie):
         shown["face_probabilities"] = [str(face) for face in mechanism.face_probabilities or ()] or "uniform"
     return shown
