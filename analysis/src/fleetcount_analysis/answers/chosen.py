@@ -15,7 +15,7 @@ from fleetcount_mechanisms.design import Design, Outputs
 from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.combinations import Answer, differing, joined_with_total
-from fleetcount_analysis.answers.ends import Joined, Sums, difference_ends, sum_ends
+from fleetcount_analysis.answers.ends import Joined, Sums, difference_ends, sum_ends, told_as
 from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.intervals import simultaneous_level
@@ -131,7 +131,8 @@ def _single(table: QuestionTable, places: Sequence[tuple[int, int]]) -> Sums:
     devices = table.devices[rows] if table.design.baseline_opened else None
     alike = joined_with_total(table, [Region.of(int(columns[0]) + 1, int(table.windows[rows[0]]))])
     joined = None if alike is None else Joined(estimates=table.estimates[rows, columns], parts=alike.parts)
-    return Sums(values=table.raw[rows, columns], cells=1, windows=1, devices=devices, joined=joined)
+    told = told_as(table.design, ([column + 1] for column in columns.tolist()))
+    return Sums(values=table.raw[rows, columns], cells=1, windows=1, devices=devices, joined=joined, told_as=told)
 
 
 def _chosen(

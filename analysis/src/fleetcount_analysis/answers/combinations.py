@@ -17,7 +17,7 @@ import numpy as np
 from fleetcount_mechanisms.design import Design
 from numpy.typing import NDArray
 
-from fleetcount_analysis.answers.ends import Joined, Sums, difference_ends, estimates_of, sum_ends
+from fleetcount_analysis.answers.ends import Joined, Sums, difference_ends, estimates_of, sum_ends, told_as
 from fleetcount_analysis.answers.half_widths import combined
 from fleetcount_analysis.answers.levels import join_of, joins_total, one_level
 from fleetcount_analysis.answers.table import QuestionTable, Region
@@ -181,6 +181,7 @@ def sums_in_windows(table: QuestionTable, cells: Iterable[int]) -> Sums:
         windows=1,
         devices=table.devices if table.design.baseline_opened else None,
         joined=joined,
+        told_as=told_as(table.design, [[column + 1 for column in columns]] * len(table.raw)),
     )
 
 
@@ -272,6 +273,7 @@ def sums_of(table: QuestionTable, regions: Sequence[Region], together: int | Non
         together=together or max(_together(table, one.windows) for one in regions),
         devices=np.array(devices, dtype=np.int64) if table.design.baseline_opened else None,
         joined=joined_with_total(table, regions),
+        told_as=told_as(table.design, [one.cells for one in regions]),
     )
 
 

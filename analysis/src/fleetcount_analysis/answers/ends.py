@@ -22,9 +22,10 @@ Source: docs/privacy.md 1.2 and 2.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
 import scipy
@@ -45,6 +46,7 @@ from fleetcount_analysis.response_tails import ResponseChannel
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Ends = tuple[Integers, Integers]
+_Column = TypeVar("_Column", Floats, Integers)
 
 _TOTAL_ERROR: Final = 0.05
 """The fraction of each side's error for the upper end of n + n'."""
@@ -72,7 +74,8 @@ class Sums:
 
     `devices` are the sums of the noised numbers of devices of those windows if the design opens them, else None. No
     device is counted in more than `together` windows of one unit of the coin. `joined` has their estimates and noises
-    where a total was opened beside the cells.
+    where a total was opened beside the cells. `told_as` says as which cell those of each region are told, where not all
+    are told alike (`Design.told_as`).
     """
 
     values: Integers
@@ -81,6 +84,7 @@ class Sums:
     together: int = 1
     devices: Integers | None = None
     joined: Joined | None = None
+    told_as: Integers | None = None
 
     @property
     def terms(self) -> int:
@@ -88,8 +92,44 @@ class Sums:
         return self.cells * self.windows
 
 
+def told_as(design: Design, regions: Iterable[Iterable[int]]) -> Integers | None:
+    """Return as which cell the cells of every region are told, None where all of a design are told alike.
+
+    Raises:
+        RangeError: cells of a region that are told in different ways: each has an error of its own kind.
+    """
+    if len(set(design.told_as)) == 1:
+        return None
+    found = [{design.told_as[cell - 1] for cell in cells} for cells in regions]
+    for ways in found:
+        if len(ways) > 1:
+            raise RangeError("cells of a sum", f"{len(ways)} ways to be told", "cells that are protected alike")
+    return np.array([min(ways) for ways in found], dtype=np.int64)
+
+
+def _apart(design: Design, sums: Sums, read: Callable[[Design, Sums], tuple[_Column, ...]]) -> tuple[_Column, ...]:
+    """Return what `read` says of sums whose cells are told alike, put together for all."""
+    if sums.told_as is None:
+        return read(design, sums)
+    ways, place = np.unique(sums.told_as, return_inverse=True)
+    parts = [place == way for way in range(ways.size)]
+    columns = [
+        read(
+            design.all_told_as(cell),
+            replace(sums, values=sums.values[part], devices=cast("Integers", sums.devices)[part], told_as=None),
+        )
+        for cell, part in zip(ways.tolist(), parts, strict=True)
+    ]
+    order = np.argsort(np.concatenate([np.flatnonzero(part) for part in parts]))
+    return tuple(np.concatenate(one)[order] for one in zip(*columns, strict=True))
+
+
 def estimates_of(design: Design, sums: Sums) -> Floats:
     """Return the unbiased estimates of the sums of true counts, float64 (R,); a device counts once for each window."""
+    return _apart(design, sums, lambda one, some: (_estimates(one, some),))[0]
+
+
+def _estimates(design: Design, sums: Sums) -> Floats:
     if sums.joined is not None:
         return sums.joined.estimates
     hit, miss = (float(chance) for chance in design.channel)
@@ -105,6 +145,11 @@ def sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
         RangeError: an output beyond 10^12 in size, or a level outside (0, 1 - 2e-10].
         TooLargeError: noises so wide that the exact tails do not fit into memory.
     """
+    low, high = _apart(design, sums, lambda one, some: _sum_ends(one, some, level))
+    return low, high
+
+
+def _sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
     tail = tail_of(level)
     _check_size(sums.values)
     if sums.joined is not None:
@@ -178,6 +223,11 @@ def _response_difference(design: Design, pair: tuple[Sums, Sums], level: Fractio
 
 
 def _distances(design: Design, sums: Sums, level: Fraction, tail: float) -> tuple[Floats, Floats, Floats]:
+    found = _apart(design, sums, lambda one, some: _distances_alike(one, some, level, tail))
+    return found[0], found[1], found[2]
+
+
+def _distances_alike(design: Design, sums: Sums, level: Fraction, tail: float) -> tuple[Floats, Floats, Floats]:
     """Return the estimates and the distances from them to the lower and the upper end, at least z standard errors.
 
     The least is needed because an end truncated at 0 or at all devices is closer than the estimate's error.

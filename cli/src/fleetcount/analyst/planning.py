@@ -4,11 +4,11 @@ It must not ask a device. Numbers are exact: a float stands for the decimal that
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from math import isqrt
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import scipy
@@ -18,7 +18,7 @@ from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, answer
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design, Outputs
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
-from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread
 from fleetcount_mechanisms.planning import (
     MEAN_OF,
@@ -29,6 +29,7 @@ from fleetcount_mechanisms.planning import (
     spread_for_mean,
     spread_for_quantiles,
 )
+from fleetcount_mechanisms.responses import Flips
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
@@ -69,6 +70,8 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     show: str | None = None,
     total: bool = True,
     at_once: int = 1,
+    flips: Sequence[str] = (),
+    direction: str | None = None,
 ) -> "PlannedCount":
     """Return what a count of `values` cells or categories among so many devices will give at an epsilon of a release.
 
@@ -77,8 +80,9 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     many or the sides of their squares, with the `shares` of the budget that they have; with `in_order` the values are
     bins, and a zoom has so many of them together; `show` "mean" or "quantiles" is what a direct number at so many
     points is read for; `at_once` is how many values a device has at once in a direct answer at most, and the total then
-    how many have any; `total` false leaves out the total that direct answers have for nothing and samples under
-    Gaussian noise for next to nothing.
+    how many have any; `flips` say of an asymmetric answer which way the bits are wrong, "up", "down" or "both", one for
+    all values or one for each, and `direction` of one-sided noise whether it lies "up" or "down"; `total` false leaves
+    out the total that direct answers have for nothing and samples under Gaussian noise for next to nothing.
 
     Raises:
         UsageError, MechanismError: a value outside its range, named with the range.
@@ -94,6 +98,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
         None if sampling_rate is None else exactly("sampling_rate", sampling_rate, SAMPLING_RATE),
         None if epsilon_local is None else exactly("epsilon_local", epsilon_local, EPSILON),
         at_once,
+        flips,
     )
     if at_once != 1 and (zooms is not None or show is not None):
         raise UsageError(f"at_once is {at_once}, allowed without zooms and show: a set has cells and a total alone")
@@ -115,7 +120,23 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
         level=exactly("level", level, LEVEL),
         spread=opened_levels(answer, law, asked, total=total),
     )
-    return PlannedCount(plan=planned)
+    return PlannedCount(plan=facing(planned, direction))
+
+
+def facing(planned: Plan, direction: str | None) -> Plan:
+    """Return a plan of one-sided counts with their noise in a direction, "up" where none is given.
+
+    Raises:
+        UsageError: a direction of other counts, or another one.
+    """
+    if direction is None:
+        return planned
+    laws, known = planned.design.laws, ("up", "down")
+    if direction not in known or not all(isinstance(one, OneSidedNoise) for one in laws):
+        allowed = f"{' or '.join(known)}, of one-sided counts"
+        raise UsageError(f"direction is {str(direction)[:40]!r} of {planned.design.name} answers, allowed: {allowed}")
+    cells, *coarser = (replace(cast("OneSidedNoise", one), direction=cast("Side", direction)) for one in laws)
+    return replace(planned, design=replace(planned.design, noise=cells, coarser=tuple(coarser)))
 
 
 def exactly(name: str, value: Exact, kind: ExactNumber) -> Fraction:
@@ -290,6 +311,7 @@ def answer_law(
     sampling_rate: Fraction | None,
     epsilon_local: Fraction | None,
     at_once: int = 1,
+    flips: Sequence[str] | None = None,
 ) -> AnswerLaw:
     """Return the law of an answer, its sampling rate by the number of values where none is given.
 
@@ -308,18 +330,27 @@ def answer_law(
             if given is not None:
                 raise UsageError(f"{name} is given, allowed: of answers that are sampled or randomized")
         return Truth(values, at_once)
-    return _law_named(mechanism, values, sampling_rate, epsilon_local)
+    named = {one.name.lower(): one for one in Flips}
+    if wrong := [one for one in flips or () if one not in named]:
+        raise UsageError(f"flips are {str(wrong[0])[:40]!r}, allowed: {', '.join(named)}")
+    ways = [named[one] for one in flips or ()]
+    return _law_named(mechanism, values, sampling_rate, epsilon_local, ways * values if len(ways) == 1 else ways)
 
 
 def _law_named(
-    mechanism: str, values: int, sampling_rate: Fraction | None, epsilon_local: Fraction | None
+    mechanism: str,
+    values: int,
+    sampling_rate: Fraction | None,
+    epsilon_local: Fraction | None,
+    flips: Sequence[Flips],
 ) -> AnswerLaw:
     if mechanism == "sampling":
         rate = default_sampling_rate(values) if sampling_rate is None else sampling_rate
-        return answer_named(mechanism, values, epsilon_local=epsilon_local, parameters={"sampling_rate": rate})
+        given = {"sampling_rate": rate}
+        return answer_named(mechanism, values, epsilon_local=epsilon_local, parameters=given, flips=flips)
     given = {} if sampling_rate is None else {"sampling_rate": sampling_rate}
     name = "direct" if mechanism == _ONE_SIDED else mechanism
-    return answer_named(name, values, epsilon_local=epsilon_local, parameters=given)
+    return answer_named(name, values, epsilon_local=epsilon_local, parameters=given, flips=flips)
 
 
 def plan_rows(planned: Plan, counts: Sequence[int]) -> list[tuple[int, float, int, int]]:
@@ -328,17 +359,25 @@ def plan_rows(planned: Plan, counts: Sequence[int]) -> list[tuple[int, float, in
     The expected number is rounded to the nearest whole; counts in devices.
     """
     reading = read(planned.design, [_expected(planned, count) for count in counts], planned.level)
-    ends = zip(reading.low[:, 0].tolist(), reading.high[:, 0].tolist(), strict=True)
+    cell = _told_least(planned.design)
+    ends = zip(reading.low[:, cell].tolist(), reading.high[:, cell].tolist(), strict=True)
     return [(count, planned.sd(count), low, high) for count, (low, high) in zip(counts, ends, strict=True)]
 
 
+def _told_least(design: Design) -> int:
+    """Return the place of a cell whose answers tell least, from 0."""
+    return design.channels.index(design.channel)
+
+
 def _expected(planned: Plan, count: int) -> list[int]:
-    """Return the opened numbers to expect when `count` devices have value 1 and no device another value."""
+    """Return the opened numbers to expect when `count` devices have the value told least and no device another."""
     design, (hit, miss) = planned.design, planned.design.channel
     cell = round(hit * count + miss * (planned.devices - count) + Fraction(design.aggregators * design.noise.mean))
     # Behind the cells of sets stands how many devices have any.
     holders = [cell] * (design.summed_count - design.values - design.baseline_opened)
-    opened = design.opened_sums([cell, *([0] * (design.values - 1)), *holders])
+    cells = [0] * design.values
+    cells[_told_least(design)] = cell
+    opened = design.opened_sums([*cells, *holders])
     if not design.baseline_opened:
         return opened
     # Output 0 brings the sum of all outputs to the number of devices; the participation bit's count is that number.

@@ -24,6 +24,7 @@ from fleetcount.analyst.planning import (
     SHOWN,
     answer_law,
     asked_zooms,
+    facing,
     half_widths,
     mean_errors,
     noise_law,
@@ -57,6 +58,7 @@ _MOST_DEVICES: Final = 10**9
 _MOST_VALUES: Final = 4095
 _COLUMNS: Final = ("true count", "standard error", "low", "high", "width", "width in %")
 _NOISES: Final = ("geometric", "gaussian")
+_FLIPS: Final = ("up", "down", "both")
 _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 
 
@@ -89,6 +91,8 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--show", type=OneOf(SHOWN), help="Of a direct number asked at V points: what is read.")
 @click.option("--cross", type=Several(Count(2, _MOST_VALUES)), help="The values are a table of signals, like 16,4.")
 @click.option("--at-once", type=Count(1, _MOST_VALUES), help="Direct: how many values a device has at once at most.")
+@click.option("--direction", type=OneOf(_FLIPS[:2]), help="One-sided: no count too small, or none too large.")
+@click.option("--flips", type=Several(OneOf(_FLIPS)), help="Asymmetric: up, down or both, for all or each.")
 @click.option("--no-total", is_flag=True, help="Open no total of all cells, which costs a cell little or nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
@@ -166,6 +170,8 @@ def plan(  # one parameter an option, passed by name
         question["windows"] = len(steps)
     if refused := _not_together(question, steps, spread, output, others["largest_posterior"], shown):
         raise UsageError(refused)
+    if question["windows"] is not None and (others["flips"] or others["direction"]):
+        raise UsageError("--flips and --direction are about one release, allowed: without --windows, --levels")
     if question["windows"] is not None:
         of_all: dict[str, Any] = {
             "aggregators": aggregators,
@@ -178,6 +184,7 @@ def plan(  # one parameter an option, passed by name
         compare_ways(asked, output, as_json=as_json) if steps is None else plan_walks(asked, steps, as_json=as_json)
         return
     mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))
+    direction = others.pop("direction")
     law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others, at_once=at_once)
     if shown is not None:
         alone = not (zooms or shares or in_order or no_total)
@@ -185,6 +192,7 @@ def plan(  # one parameter an option, passed by name
     spread = cross_spread(values, cross, shares, mechanism, law) if cross else spread
     opened = opened_levels(answer, law, spread, total=not no_total)
     planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=opened)
+    planned = facing(planned, direction)
     _show(planned, epsilon, limit, output, explain=explain, as_json=as_json)
 
 
