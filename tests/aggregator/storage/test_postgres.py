@@ -15,7 +15,7 @@ import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import postgres, postgres_engine
 from fleetcount_aggregator.storage.data_keys import StorageCipher
-from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.database import Changed, Database
 from fleetcount_aggregator.storage.ended import read_active
 from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
@@ -129,6 +129,20 @@ NEVER = (WindowState.COLLECTING, None, 0, {})
 
 
 # Who leads.
+
+
+def test_a_store_without_the_row_by_which_one_process_leads_says_so(postgres_url: str) -> None:
+    engine = PostgresEngine.open(Server(url=postgres_url), alone=False)
+    engine.write(lambda db: db.execute("DELETE FROM coordinator"))
+
+    for use in (
+        engine.stand,
+        lambda: engine.write(engine.leads),
+        lambda: engine.write(lambda db: engine.note_changes(db, [(Changed.DATA_KEY, b"")])),
+    ):
+        with pytest.raises(StoreError, match="the row of the table coordinator is missing"):
+            use()
+    engine.close()
 
 
 async def test_a_leader_that_was_followed_by_another_writes_nothing_that_happens_once(

@@ -229,7 +229,7 @@ class EndedDigests(Protocol):
         """Write `count` records in all, by ascending report id (`DigestRecords.encode`), in place of what was there.
 
         Raises:
-            StoreError: it failed, or there are other records than that; then there are none.
+            StoreError: it failed, or there are fewer or more records; what was there before stays as it was.
         """
         ...
 

@@ -76,7 +76,8 @@ class PostgresDigests:
 
         def record_at(place: int) -> bytes:
             select = "SELECT substring(digests FROM ? FOR ?) FROM ended WHERE window_id = ? AND leaf = ?"
-            return bytes(self._one(select, (place * RECORD_BYTES + 1, RECORD_BYTES, *where)))
+            # Where the row was deleted since its size was read, no record is found: b"" comes before each.
+            return bytes(self._one(select, (place * RECORD_BYTES + 1, RECORD_BYTES, *where)) or b"")
 
         return find_record(size // RECORD_BYTES, record_at, report_id, round_number)
 

@@ -45,6 +45,7 @@ from fleetcount_aggregator.storage.schema import (
     check_known,
     check_standing,
     check_version,
+    coordinator_row,
     made_as,
     read_standing,
 )
@@ -115,6 +116,7 @@ LEAD_LOCK: Final = 0x4643_4C44
 """Of the one process that leads, for as long as the connection that writes is."""
 _KNOWS: Final = 0x4644_0000
 """Above it the lock of each version, shared by the processes for which it is the newest they know."""
+_SERVER: Final = b"SELECT system_id, timeline FROM instance"
 _TABLES: Final = (
     b"SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')"
 )
@@ -157,6 +159,8 @@ class PostgresEngine:
     ) -> Self:
         """Open the database, whose tables are made if it is new; then it stands as `made`.
 
+        Nothing is written to a database before this is the server, and the store, that it must be.
+
         `migrate`: tables of an older release are brought up, which is refused while a process of that release lives;
         else those of the release before this one are served as they are.
 
@@ -173,7 +177,7 @@ class PostgresEngine:
         with ExitStack() as opened:
             opened.callback(engine.close)
             server.examine()
-            engine._bring_up(migrate=migrate, made=made)
+            engine._bring_up(migrate=migrate, made=made, standing=standing)
             engine._writer.connection()
             engine._remember_server()
             standing(engine.place, engine.read(read_standing))
@@ -223,8 +227,8 @@ class PostgresEngine:
 
     def leads(self, database: Database) -> bool:
         """See `Engine.leads`: nobody raises the epoch before this transaction has ended."""
-        row = database.execute("SELECT epoch FROM coordinator WHERE one = 1 FOR SHARE").fetchone()
-        return self.epoch is not None and bool(row[0] == self.epoch)
+        found = coordinator_row(database.execute("SELECT epoch FROM coordinator WHERE one = 1 FOR SHARE"))
+        return self.epoch is not None and bool(found[0] == self.epoch)
 
     def stand(self) -> bool:
         """Lead under the next epoch unless another process leads; return whether this one does.
@@ -291,7 +295,8 @@ class PostgresEngine:
 
     def _admit(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         if not self._accept_failover:
-            self._check_server(connection, ServerState.of(connection))
+            known = connection.execute(_SERVER).fetchone()
+            self._check_server(known, ServerState.of(connection))
 
     def _admit_writer(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         self._admit(connection)
@@ -308,8 +313,8 @@ class PostgresEngine:
         if self.epoch is not None and not _take_lead(PostgresDatabase(connection)):
             self.epoch = None  # Where nobody has taken the lock meanwhile, nobody has led: the epoch says so.
 
-    def _check_server(self, connection: "psycopg.Connection[tuple[Any, ...]]", state: ServerState) -> None:
-        known = connection.execute(b"SELECT system_id, timeline FROM instance").fetchone()
+    def _check_server(self, known: tuple[Any, ...] | None, state: ServerState) -> None:
+        """Raise StoreError if this is not the server and timeline that the store (`known`) or this machine has seen."""
         said = self._mark.refusal(state.log_end)
         if known is not None and known not in (("", 0), (state.system_id, state.timeline)):
             said = (
@@ -327,11 +332,11 @@ class PostgresEngine:
         self._mark.note(state.log_end, instead=self._accept_failover)
         values = (state.system_id, state.timeline)
         # Nothing is written where all is as it was: whose store it is shows only when its key is tried.
-        if self.read(lambda db: db.execute("SELECT system_id, timeline FROM instance").fetchone()) != values:
+        if self.read(lambda db: db.execute(_SERVER.decode()).fetchone()) != values:
             self.write(lambda db: db.execute("UPDATE instance SET system_id = ?, timeline = ?", values))
         self._accept_failover = False
 
-    def _bring_up(self, *, migrate: bool, made: str) -> None:
+    def _bring_up(self, *, migrate: bool, made: str, standing: Callable[[str, str], None]) -> None:
         connection = self._server.connect()
         try:
             database = PostgresDatabase(connection)
@@ -354,6 +359,11 @@ class PostgresEngine:
                 database.execute("INSERT INTO schema_version (version) VALUES (?)", (version,))
 
             before = find()
+            if not self._accept_failover:
+                known = None if before == NEW else connection.execute(_SERVER).fetchone()
+                self._check_server(known, ServerState.of(connection))
+            if before != NEW:
+                standing(self.place, read_standing(database))
             if before not in (NEW, POSTGRES.version) and not migrate:
                 if not POSTGRES.serves(before):
                     raise StoreError(
@@ -449,8 +459,8 @@ def _take_lead(database: Database) -> bool:
 
 
 def _next_epoch(database: Database) -> int:
-    row = database.execute("UPDATE coordinator SET epoch = epoch + 1 WHERE one = 1 RETURNING epoch").fetchone()
-    return int(row[0])
+    update = "UPDATE coordinator SET epoch = epoch + 1 WHERE one = 1 RETURNING epoch"
+    return int(coordinator_row(database.execute(update))[0])
 
 
 def _one(cursor: "psycopg.Cursor[tuple[Any, ...]]") -> Any:
