@@ -106,8 +106,18 @@ class Spread:
         return Spread(levels=replace(self.levels, total=True), ratios=(*self.ratios, ratio))
 
     def free_total(self, law: type[NoiseLaw]) -> Fraction:
-        """Return the ratio from which on a total of direct answers costs nothing."""
-        return 1 / (self._cost(self.levels.replaced, law) - self._cost(self.levels.come, law))
+        """Return the ratio from which on a total of direct answers costs nothing.
+
+        Raises:
+            MechanismError: a set that is told comes with as many cells as one that becomes another moves.
+        """
+        left = self._cost(self.levels.replaced, law) - self._cost(self.levels.come, law)
+        if left <= 0:
+            raise MechanismError(
+                f"a total is asked beside sets of {self.levels.most} of {self.levels.values} values, allowed: beside"
+                " sets of fewer values than there are, since all of them leave nothing for a total"
+            )
+        return 1 / left
 
     def cells_share(self, law: type[NoiseLaw]) -> Fraction:
         """Return the part of the budget that the cells have; a total's part is not counted."""
