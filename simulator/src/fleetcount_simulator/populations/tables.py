@@ -25,7 +25,7 @@ _NUMBER: Final = r"-?[0-9]{1,15}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,3})?"
 _ONE_NUMBER: Final = re.compile(_NUMBER, re.ASCII)
 _MANY_NUMBERS: Final = re.compile(rf"(?:{_NUMBER}\n)*", re.ASCII)
 _MOMENT: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)[0-9]{0,3}"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,6})[0-9]{0,3})?"
     r"(?:Z| ?UTC|([+-])([01][0-9]|2[0-3])(?::?([0-5][0-9]))?)?",
     re.ASCII,
 )
@@ -166,8 +166,8 @@ def _parsed_moments(cells: Sequence[str], name: str, place: Rows) -> Floats:
         if read is None:
             allowed = "a moment like 2026-01-26T15:57:02Z or 2026-01-26 16:57:02+01:00"
             raise ScenarioError(f"{place.of(number)}: {name} is {shown(cell)}, not {allowed}")
-        moment, sign, hours, minutes = read.groups()
-        plain.append(moment)
+        moment, fraction, sign, hours, minutes = read.groups()
+        plain.append(f"{moment}.{fraction}" if fraction else moment)
         if sign:
             offsets[number] = (3600 * int(hours) + 60 * int(minutes or 0)) * (1 if sign == "+" else -1)
     try:
