@@ -1,4 +1,4 @@
-"""The shares of many simulated devices at once, byte for byte those of `Prio3.shard` and `two_round`.
+"""The shares of many simulated devices at once, byte for byte those of `Prio3.shard` and its two instalments.
 
 For simulations, which know every device's answer and randomness: a real device makes its own report with the scalar
 code. Nothing here draws, seals or sends.
@@ -15,8 +15,7 @@ from fleetcount_kernel.simd import WIDTH, Words
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.circuits import SumVec, TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import FIELD64, SEED_SIZE
-from fleetcount_protocol.vdaf.prio3 import Prio3
-from fleetcount_protocol.vdaf.two_round import first_instalment_size, first_instalments
+from fleetcount_protocol.vdaf.prio3 import Prio3, first_instalment_size, first_instalments
 from numpy.typing import ArrayLike, NDArray
 
 _WORD_BYTES: Final = 8
@@ -73,7 +72,7 @@ class BatchSharder:
         return self._shard(nonces, rands, self._checked(nonces, rands, measurements))
 
     def first_instalments(self, nonces: bytes, rands: bytes, round_one: ArrayLike) -> tuple[bytes, ...]:
-        """Return every aggregator's column of round one, as `two_round.first_instalments`; positions are (n).
+        """Return every aggregator's column of round one, as `prio3.first_instalments`; positions are (n).
 
         Raises UsageError as `shard` does, and for a circuit that has one round.
         """
@@ -86,7 +85,7 @@ class BatchSharder:
     def second_instalments(
         self, nonces: bytes, rands: bytes, round_one: ArrayLike, round_two: ArrayLike
     ) -> ShardedBatch:
-        """Return the public shares and every aggregator's column of round two, as `two_round.second_instalments`."""
+        """Return the public shares and every aggregator's column of round two, as `prio3.second_instalments`."""
         whole = self.shard(nonces, rands, np.stack([np.asarray(round_one), np.asarray(round_two)], axis=-1))
         count = len(nonces) // self._prio3.nonce_size
         parts: list[bytes] = []

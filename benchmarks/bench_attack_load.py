@@ -36,7 +36,7 @@ from fleetcount_protocol.ids import UserName, new_report_id
 from fleetcount_protocol.limits import SESSION_EXPIRY_STEP_S
 from fleetcount_protocol.messages import Receipt, SessionAccepted
 from fleetcount_protocol.question.question import window_at
-from fleetcount_protocol.vdaf.two_round import second_instalments
+from fleetcount_protocol.vdaf.prio3 import second_instalments
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, Release, ReleaseKind
 from fleetcount_protocol.window.window import Window, prio3_of

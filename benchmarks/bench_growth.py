@@ -15,8 +15,7 @@ from fleetcount_aggregator.agreement.report_set import BatchVerdicts, OwnSet
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_analysis.intervals import sampling_intervals
 from fleetcount_protocol.ids import WindowId
-from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_two_round
-from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
+from fleetcount_protocol.vdaf.prio3 import Prio3, first_instalments, prio3_two_round, second_instalments
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.model import Engine
 from rows import NOT_QUICK, Row, Unit, best_cpu_s, quick, report, smoke

@@ -18,7 +18,7 @@ from fleetcount_protocol.channel.hpke import HpkeKeyPair, seal_to
 from fleetcount_protocol.channel.session import SessionSecret, seal_instalment
 from fleetcount_protocol.ids import Digest, ReportId, SessionId
 from fleetcount_protocol.messages import Instalment
-from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
+from fleetcount_protocol.vdaf.prio3 import first_instalments, second_instalments
 from fleetcount_protocol.window.window import Window, context_of, prio3_for
 from fleetcount_protocol.wire.device_columns import UPLOAD, batches
 from fleetcount_protocol.wire.device_unsealing import SessionKeys, unseal_columns

@@ -41,8 +41,12 @@ from fleetcount_aggregator.transport.grpc_server import PeerShell, claimed_peer,
 from fleetcount_aggregator.verification.workers import ProcessWorkers
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.question import SignedQuestion, window_at
-from fleetcount_protocol.question.signing import decode_signed_question, encode_signed_question
+from fleetcount_protocol.question.question import (
+    SignedQuestion,
+    decode_signed_question,
+    encode_signed_question,
+    window_at,
+)
 from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, Release, ReleaseKind

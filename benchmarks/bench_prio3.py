@@ -6,8 +6,14 @@ The best of several runs on one core beside the project's own limits, which deci
 import os
 
 from fleetcount_evidence.replay.draft_circuits import prio3_histogram
-from fleetcount_protocol.vdaf.prio3 import Prio3, prio3_bits, prio3_one_hot, prio3_two_round
-from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
+from fleetcount_protocol.vdaf.prio3 import (
+    Prio3,
+    first_instalments,
+    prio3_bits,
+    prio3_one_hot,
+    prio3_two_round,
+    second_instalments,
+)
 from fleetcount_protocol.vdaf.verifier import ReportToVerify, ScalarVerifier
 from rows import Row, best_s, report
 

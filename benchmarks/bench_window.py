@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from fleetcount_client.contact import Outcome, OutcomeKind
 from fleetcount_client.memory_transport import MemoryTransport
-from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import JoinRule
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.messages import Instalment, QuestionOffer, Receipt, Refusal

@@ -10,8 +10,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.fields import Coin, Participants, Schedule
-from fleetcount_protocol.question.question import Question, SignedQuestion
-from fleetcount_protocol.question.signing import sign_question
+from fleetcount_protocol.question.question import Question, SignedQuestion, sign_question
 from fleetcount_protocol.window.domain import ValueDomain
 from fleetcount_protocol.window.fields import Aggregator, Mode, Release, ReleaseKind, UploadStyle
 

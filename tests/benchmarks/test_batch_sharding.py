@@ -9,12 +9,13 @@ from fleetcount_evidence.replay.draft_circuits import prio3_sum_vec
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.prio3 import (
     Prio3,
+    first_instalments,
     prio3_bits,
     prio3_one_hot,
     prio3_sum_vec_with_multiproof,
     prio3_two_round,
+    second_instalments,
 )
-from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
 
 # The first test on a machine compiles.
 pytestmark = pytest.mark.timeout(600)

@@ -15,7 +15,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Final
 
-from fleetcount_client.outcome import Outcome
+from fleetcount_client.contact import Outcome
 from fleetcount_client.transport import Transport
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.channel.certificates import (

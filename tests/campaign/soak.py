@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 import grpc.aio
-from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.question import Question, window_at

@@ -10,7 +10,7 @@ from fleetcount.command.base import (
     one_line,
 )
 from fleetcount.run.device import reason_of
-from fleetcount_client.outcome import Outcome, OutcomeKind
+from fleetcount_client.contact import Outcome, OutcomeKind
 from fleetcount_protocol.errors import DecodeError, MachineError, PeerError, RejectReason, UsageError
 from fleetcount_protocol.ids import WindowId
 

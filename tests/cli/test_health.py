@@ -80,7 +80,7 @@ async def test_not_ready_is_exit_code_one_with_every_reason(fleetcount: Callable
     assert ran.code == 1
     assert ran.out == "ok  store: fine\nNO  peers: beta: unreachable since 40 s\n"
     assert "is not ready" in ran.error_line
-    assert without.code == 0
+    assert (without.code, "NO  peers: beta: unreachable since 40 s (excluded)" in without.out) == (0, True)
     assert unknown.code == 2
     assert "exclude is 'peer'; allowed: store, peers" in unknown.error_line
 
@@ -126,18 +126,20 @@ async def test_the_waits_of_a_running_aggregator_are_those_on_its_page(tmp_path:
 
     assert waits == {"ab" * 32: "waits for beta since 40 s (unreachable)", "ef" * 32: "in quarantine: x"}
     assert waits_here(listen) == {}
-    assert ask_page("127.0.0.1:0", "/readyz") is None
+    assert ask_page("127.0.0.1:0", "/readyz", "ready") is None
 
 
 async def test_what_answers_there_and_is_none_of_ours_is_nothing(tmp_path: Path) -> None:
-    for said in (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]", b"SSH-2.0\r\n", b""):
+    bodies = (("200 OK", b"[]"), ("200 OK", b'{"ok": 1}'), ("404 Not Found", b'{"ready": 1}'), ("400 Bad Request", b"?"))
+    pages = [f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body for status, body in bodies]
+    for said in (*pages, b"SSH-2.0\r\n", b""):
 
         async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter, said: bytes = said) -> None:
             writer.write(said)
             writer.close()
 
         async with listening(answer) as port:
-            assert await asyncio.to_thread(ask_page, f"127.0.0.1:{port}", "/readyz") is None
+            assert await asyncio.to_thread(ask_page, f"127.0.0.1:{port}", "/readyz", "ready") is None
 
 
 async def test_doctor_asks_a_server_that_runs_and_speaks_json(

@@ -14,8 +14,7 @@ import pytest
 from fleetcount.read.records import save_record
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.fields import Participants
-from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.question.signing import encode_signed_question
+from fleetcount_protocol.question.question import Question, encode_signed_question
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord, sign_record
 from fleetcount_protocol.window.domain import SquareGrid

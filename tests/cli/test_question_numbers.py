@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from fleetcount.question.files import read_question
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.moves import move_rho
+from fleetcount_mechanisms.losses import move_rho
 from fleetcount_mechanisms.planning import mean_sd
 from fleetcount_protocol.window.domain import Numbers, Outside
 

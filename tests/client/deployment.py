@@ -29,8 +29,7 @@ from fleetcount_protocol.messages import QuestionOffer, ReleaseAnswer
 from fleetcount_protocol.question.fields import Coin, Participants, Schedule
 from fleetcount_protocol.question.key_list import KeyList, ListedKey, sign_key_list
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
-from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
-from fleetcount_protocol.question.signing import sign_question
+from fleetcount_protocol.question.question import Question, SignedQuestion, sign_question, window_at
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.signing import TrustedAggregator

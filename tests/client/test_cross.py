@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fleetcount_client.contact import Outcome, OutcomeKind
 from fleetcount_client.device import Device
-from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import judge_sources, judge_window
 from fleetcount_client.private_places import Circle, PrivatePlaces, PrivateSignal
 from fleetcount_client.shapes import Shape, ShapedSource, SignalType

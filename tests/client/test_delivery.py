@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 from fleetcount_client.config import DeliverySettings
+from fleetcount_client.contact import Outcome, OutcomeKind
 from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryTransport
-from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import Trust
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.spool_rows import Phase

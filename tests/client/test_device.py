@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from fleetcount_client.config import DeliverySettings
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryTransport
-from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.question_rows import QuestionRows
 from fleetcount_client.spool import Spool
 from fleetcount_client.spool_rows import Phase, Report

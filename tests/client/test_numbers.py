@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from fleetcount_client.answering import truth_of
-from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.signals import Description, Reading, fault_of, unfit
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import MangatVector

@@ -156,6 +156,16 @@ def test_a_limit_outside_its_range_is_refused(changes: dict[str, object]) -> Non
         open_policy(**changes)
 
 
+@pytest.mark.parametrize(("given", "waits"), [({}, 7_776_000), ({"fresh_ledger_wait_s": 60}, 60)])
+def test_a_ledger_that_may_have_lost_charges_waits_as_long_as_they_would_count(
+    given: dict[str, int], waits: int
+) -> None:
+    policy = OwnerPolicy(signals=frozenset({SIGNAL}), budget_period_s=7_776_000, **given)
+
+    assert policy.ledger_wait_s == waits
+    assert ready_at(policy, LedgerAge(created_at=0.0)) == waits
+
+
 def charge(
     number: int, asked_at: int, epsilon: str | None = "1", exposure: str = "1/4", asked_until: int | None = None
 ) -> Charge:

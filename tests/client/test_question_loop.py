@@ -13,8 +13,8 @@ import pytest
 from fleetcount_client import sessions
 from fleetcount_client.answering import coin_of
 from fleetcount_client.charges import unit_id
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.memory_transport import MemoryTransport
-from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.policy import JoinRule, PolicyRefusal
 from fleetcount_client.private_places import PrivatePlaces, PrivateSignal
 from fleetcount_client.question_rows import QuestionState

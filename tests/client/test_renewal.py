@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
-from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.renewal import Renewal, RenewalSettings, check_next, command_of, next_file
 from fleetcount_protocol.channel.certificates import (
     CertificateAuthority,

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from fleetcount_client.answering import draw_two_round, round_one_parts, round_two_parts
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.memory_transport import MemoryTransport
-from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_protocol.channel.chain import WindowKey, next_key, window_key

@@ -6,7 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 from fleetcount_client.answering import truth_of
-from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.signals import Reading
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_protocol.window.domain import Categories

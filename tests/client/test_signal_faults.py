@@ -5,9 +5,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client.contact import SignalStatus
+from fleetcount_client.contact import Outcome, OutcomeKind, SignalStatus
 from fleetcount_client.device import Device
-from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.signals import Description, Reading, SignalFault, SignalUnavailable
 from fleetcount_mechanisms.sampling import SamplingDie

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 from fleetcount_client import mqtt_transport
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
 from fleetcount_client.mqtt_transport import MqttLogin, MqttTransport
-from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.policy import JoinRule
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom

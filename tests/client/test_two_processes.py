@@ -6,8 +6,8 @@ from fractions import Fraction
 from pathlib import Path
 
 from fleetcount_client.config import DeliverySettings
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.memory_transport import MemoryTransport
-from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.spool_rows import Phase
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRefused, SessionRequest
 from fleetcount_protocol.window.fields import Aggregator

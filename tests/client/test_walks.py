@@ -6,9 +6,9 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryTransport
-from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.policy import JoinRule
 from fleetcount_client.question_rows import WalkRecords
 from fleetcount_client.transport import Unreachable

@@ -6,8 +6,8 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.ledger import charges_of_question
-from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.policy import judge_question, judge_window
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.question.fields import Coin

@@ -93,7 +93,7 @@ FORMS = {
 
 def says_ready(page: str) -> dict[str, Any] | None:
     """Return what /readyz says, once it says yes."""
-    found = ask_page(page, "/readyz")
+    found = ask_page(page, "/readyz", "checks")
     return found if found is not None and found["ready"] else None
 
 

@@ -9,7 +9,7 @@ import pytest
 from fleetcount_mechanisms.answers import AnswerLaw, Relation, Truth, answer_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.gaussian_losses import STATED_DELTA, gaussian_loss
+from fleetcount_mechanisms.losses import STATED_DELTA, gaussian_loss
 from fleetcount_mechanisms.noise import GaussianNoise
 from fleetcount_mechanisms.randomness import rounded_up
 from fleetcount_mechanisms.renyi import gaussian_rho, order_epsilon, zcdp_epsilon

@@ -10,7 +10,7 @@ from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels, Move, worst_moves
 from fleetcount_mechanisms.linear import gaussian_price, geometric_price, group_price, least_squares_variance
-from fleetcount_mechanisms.moves import move_divergence, move_pure, move_rho, moves_loss, moves_pure, moves_rho
+from fleetcount_mechanisms.losses import move_divergence, move_pure, move_rho, moves_loss, moves_pure, moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_mechanisms.planning import mean_sd, spread_for_mean

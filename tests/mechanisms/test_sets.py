@@ -10,7 +10,7 @@ from fleetcount_mechanisms.answers import Relation, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels, worst_moves
-from fleetcount_mechanisms.moves import moves_pure, moves_rho
+from fleetcount_mechanisms.losses import moves_pure, moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import Spread, noise_for
 from fleetcount_mechanisms.statement import ledger_loss_of, relation_of, views_of

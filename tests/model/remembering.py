@@ -18,7 +18,7 @@ from fleetcount_aggregator.storage.log_slice import LoadedReports
 from fleetcount_aggregator.storage.report_ids import sorted_leaf_digests
 from fleetcount_aggregator.verification.workers import sum_reports, verify_reports
 from fleetcount_protocol.channel.greetings import decode_epoch, decode_greeting
-from fleetcount_protocol.question.signing import decode_signed_question
+from fleetcount_protocol.question.question import decode_signed_question
 from fleetcount_protocol.release.commitments import leaf_digests
 from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.window.signing import verify_ed25519

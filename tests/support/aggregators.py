@@ -42,9 +42,8 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, new_report_id
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal, SessionAccepted, SessionRequest
 from fleetcount_protocol.question.fields import Coin, Participants, Schedule
-from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
-from fleetcount_protocol.question.signing import sign_question
-from fleetcount_protocol.vdaf.two_round import first_instalments, second_instalments
+from fleetcount_protocol.question.question import Question, SignedQuestion, sign_question, window_at
+from fleetcount_protocol.vdaf.prio3 import first_instalments, second_instalments
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey, Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.signing import TrustedAggregator

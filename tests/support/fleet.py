@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Protocol
 
 from fleetcount_client.config import DeliverySettings
-from fleetcount_client.contact import TrustStore
+from fleetcount_client.contact import Outcome, OutcomeKind, TrustStore
 from fleetcount_client.device import Device
-from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.signals import Said, constant
 from fleetcount_client.spool import SpoolFile

@@ -12,8 +12,7 @@ from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.fields import Coin, DrillDown, Participants, Schedule, Submission
 from fleetcount_protocol.question.key_list import KeyList, ListedKey
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder
-from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
-from fleetcount_protocol.question.signing import sign_question
+from fleetcount_protocol.question.question import Question, SignedQuestion, sign_question, window_at
 from fleetcount_protocol.release.record import NoisedParticipants, ReleaseRecord
 from fleetcount_protocol.window.codes import CodeForm, Codes
 from fleetcount_protocol.window.domain import Bins, Categories, Numbers, Outside, Prefixes, SquareGrid

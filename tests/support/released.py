@@ -16,8 +16,7 @@ from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.statement import views_of
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.question.question import Question, window_at
-from fleetcount_protocol.question.signing import encode_signed_question
+from fleetcount_protocol.question.question import Question, encode_signed_question, window_at
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 from fleetcount_protocol.release.record import Cell, ReleaseRecord, sign_record
 from fleetcount_protocol.release.record_json import record_to_json

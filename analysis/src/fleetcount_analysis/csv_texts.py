@@ -9,7 +9,7 @@ import io
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-_BEGINS_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "＝", "＋", "－", "＠")  # The wide forms too.
+_BEGINS_FORMULA: Final = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")  # The wide forms too.
 _TEXT: Final = "'"
 
 
@@ -33,7 +33,7 @@ def csv_cell(value: object) -> object:
 
 
 def csv_table(header: Sequence[str], rows: Iterable[Iterable[object]]) -> str:
-    """Return a table as CSV (RFC 4180, lines end with a line feed): the names of the columns, then a row a line.
+    """Return a table as CSV (as RFC 4180, but lines end with LF): the names of the columns, then a row a line.
 
     Cells are as `csv_cell` gives them, and None is empty.
     """

@@ -44,10 +44,9 @@ if TYPE_CHECKING:
     from fleetcount_transport.toml_table import ConfigError
 
     from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
-    from fleetcount_client.contact import DeviceStatus, SignalStatus, TrustStore
+    from fleetcount_client.contact import DeviceStatus, Outcome, OutcomeKind, SignalStatus, TrustStore
     from fleetcount_client.device import Device
     from fleetcount_client.memory_transport import MemoryTransport
-    from fleetcount_client.outcome import Outcome, OutcomeKind
     from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, Trust
     from fleetcount_client.private_places import Circle, Polygon, PrivatePlaces, PrivateSignal
     from fleetcount_client.signals import FileSource, Reading, SignalFault, SignalSource, SignalUnavailable, constant
@@ -61,10 +60,9 @@ else:
         __name__,
         {
             "config": "ConfigError DeliverySettings DeviceSettings load_settings",
-            "contact": "DeviceStatus SignalStatus TrustStore",
+            "contact": "DeviceStatus Outcome OutcomeKind SignalStatus TrustStore",
             "device": "Device",
             "memory_transport": "MemoryTransport",
-            "outcome": "Outcome OutcomeKind",
             "policy": "JoinRule OwnerPolicy PolicyRefusal Trust",
             "private_places": "Circle Polygon PrivatePlaces PrivateSignal",
             "signals": "FileSource Reading SignalFault SignalSource SignalUnavailable constant",

@@ -249,7 +249,7 @@ def draw_two_round(
 
 def round_one_parts(window: Window, secret: TwoRoundSecret) -> ReportParts:
     """Return the first instalments: 8 (V + 1) bytes for the leader, a seed for every helper; no public share."""
-    from fleetcount_protocol.vdaf.two_round import first_instalments  # The proof layer: only when a window is answered.
+    from fleetcount_protocol.vdaf.prio3 import first_instalments  # The proof layer: only when a window is answered.
 
     prio3 = prio3_for(window)
     parts = first_instalments(prio3, context_of(window), secret.report_id, _rand(window, secret), secret.round_one)
@@ -258,7 +258,7 @@ def round_one_parts(window: Window, secret: TwoRoundSecret) -> ReportParts:
 
 def round_two_parts(window: Window, secret: TwoRoundSecret) -> ReportParts:
     """Return the second instalments with the public share: of one size for every device, sampled or not."""
-    from fleetcount_protocol.vdaf.two_round import (
+    from fleetcount_protocol.vdaf.prio3 import (
         second_instalments,  # The proof layer: only when a window is answered.
     )
 

@@ -95,7 +95,7 @@ def _nothing_lost(policy: OwnerPolicy, age: LedgerAge) -> float | None:
     """Return the moment before which no ledger under this certificate answers, if this ledger began before it."""
     if age.first_valid is None:
         return None
-    wait = policy.fresh_ledger_wait_s if policy.enrolment_wait_s is None else policy.enrolment_wait_s
+    wait = policy.ledger_wait_s if policy.enrolment_wait_s is None else policy.enrolment_wait_s
     first_answer = age.first_valid + wait
     return first_answer if age.created_at <= first_answer else None
 
@@ -107,10 +107,10 @@ def ready_at(policy: OwnerPolicy, age: LedgerAge) -> float:
     nothing and answers from that moment on; one that began later may stand in for a lost one, and waits until all that
     one may have spent is over.
     """
-    if policy.fresh_ledger_wait_s == 0:
+    if policy.ledger_wait_s == 0:
         return -inf
     first_answer = _nothing_lost(policy, age)
-    return age.created_at + policy.fresh_ledger_wait_s if first_answer is None else first_answer
+    return age.created_at + policy.ledger_wait_s if first_answer is None else first_answer
 
 
 def unknown_before(policy: OwnerPolicy, age: LedgerAge) -> float:
@@ -118,7 +118,7 @@ def unknown_before(policy: OwnerPolicy, age: LedgerAge) -> float:
 
     A policy without a wait takes every ledger for its first.
     """
-    if policy.fresh_ledger_wait_s == 0:
+    if policy.ledger_wait_s == 0:
         return -inf
     return age.created_at if _nothing_lost(policy, age) is None else -inf
 

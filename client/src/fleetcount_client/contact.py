@@ -1,18 +1,20 @@
-"""Whom a device reaches and what it waits for, for the program that embeds it: last contact, next window, why silent.
+"""What the program that embeds a device gets to know: whom it reaches and trusts, how a window ended, why it is silent.
 
 It must not hold or say a truth, a coin, a key or what a message held.
 """
 
+import enum
 import hashlib
 import logging
 from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from fleetcount_protocol.clock import Clock
 from fleetcount_protocol.errors import PeerError, QuestionError
-from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.ids import AggregatorId, WindowId
+from fleetcount_protocol.question.question import Question, SignedQuestion, verify_signed_question
 from fleetcount_protocol.window.domain import Part
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
@@ -33,7 +35,6 @@ if TYPE_CHECKING:
     )
     from fleetcount_protocol.question.key_list import SignedKeyList
     from fleetcount_protocol.question.orders import SignedOrder
-    from fleetcount_protocol.question.question import Question, SignedQuestion
     from fleetcount_protocol.release.record import ReleaseRecord
     from fleetcount_protocol.window.signing import TrustedAggregator
 
@@ -57,17 +58,13 @@ class TrustStore:
         """The deployment whose questions are answered."""
         return self._deployment
 
-    def check_question(self, signed: "SignedQuestion") -> None:
+    def check_question(self, signed: SignedQuestion) -> None:
         """Check a question's deployment and the signatures of all its aggregators, which stand for every window.
 
         Raises:
             QuestionError: another deployment, or an aggregator that is not trusted.
             SignatureError: a signature that is missing or does not verify.
         """
-        from fleetcount_protocol.question.signing import (
-            verify_signed_question,  # Signatures: only with the first question.
-        )
-
         # The signatures are part of the name: the same question under other signatures is checked anew.
         name = hashlib.sha256(signed.question.canonical + b"".join(signed.signatures)).digest()
         if name not in self._checked:
@@ -83,11 +80,13 @@ class TrustStore:
         Raises:
             SignatureError: a signature that is missing or does not verify, or an aggregator that is not trusted.
         """
-        from fleetcount_protocol.release.record import verify_record_signatures  # As above.
+        from fleetcount_protocol.release.record import (
+            verify_record_signatures,  # Only with the first record: it loads OpenSSL.
+        )
 
         verify_record_signatures(record, signatures, self._trusted)
 
-    def check_key_list(self, listed: "SignedKeyList", question: "Question") -> None:
+    def check_key_list(self, listed: "SignedKeyList", question: Question) -> None:
         """Check that an aggregator of a checked question has signed its list of sealing keys.
 
         Raises:
@@ -101,7 +100,7 @@ class TrustStore:
             raise QuestionError(f"key list of {name}, which the question does not list")
         verify_key_list(listed, described[name], self._trusted.get(name))
 
-    def check_order(self, signed: "SignedOrder", question: "Question") -> None:
+    def check_order(self, signed: "SignedOrder", question: Question) -> None:
         """Check that an aggregator of a checked question has signed an order, and may give it.
 
         Raises:
@@ -162,6 +161,43 @@ class DeviceStatus:
     why_silent: str
     sources: tuple[Contact, ...] = ()
     signals: tuple[SignalStatus, ...] = ()
+
+
+class OutcomeKind(enum.Enum):
+    """How a window ended for this device."""
+
+    DELIVERED = "delivered"
+    """Every aggregator holds everything, durably."""
+    REFUSED = "refused"
+    """The owner's policy, the budget or the trust settings refused; nothing was sent, nothing charged."""
+    REJECTED = "rejected"
+    """An aggregator refused for good."""
+    GIVEN_UP = "given_up"
+    """A window closed before every receipt was there."""
+    MISSED = "missed"
+    """The window was first seen after its first window; nothing was sent, nothing charged."""
+    FAILED = "failed"
+    """This machine failed (disk, store); what was stored is taken up again next time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How one window ended, and why; holds nothing about the answer.
+
+    `fault` says why what the signal's source said can never be a value of the question; the answer was "none of them".
+    """
+
+    window_id: WindowId
+    name: str
+    kind: OutcomeKind
+    reason: str = ""
+    rule: str = ""
+    fault: str = ""
+
+    @classmethod
+    def of(cls, window: Window, kind: OutcomeKind, reason: str, rule: str = "") -> Self:
+        """Return how this window ended."""
+        return cls(window_id=window.window_id, name=window.name, kind=kind, reason=reason, rule=rule)
 
 
 class Contacts:

@@ -20,8 +20,16 @@ from fleetcount_protocol.window.window import Window, decode_window
 
 from fleetcount_client.charges import LedgerAge, judge_age
 from fleetcount_client.config import DeliverySettings, DeviceSettings, load_settings
-from fleetcount_client.contact import Contacts, DeviceStatus, HeardTransport, SignalNotes, TrustStore, contacts_of
-from fleetcount_client.outcome import Outcome, OutcomeKind
+from fleetcount_client.contact import (
+    Contacts,
+    DeviceStatus,
+    HeardTransport,
+    Outcome,
+    OutcomeKind,
+    SignalNotes,
+    TrustStore,
+    contacts_of,
+)
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal
 from fleetcount_client.renewal import Renewal
 from fleetcount_client.signals import SignalSource, learn

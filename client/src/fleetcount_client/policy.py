@@ -134,7 +134,8 @@ class OwnerPolicy:
     together see the truth. The promise of the ledger is (`total_epsilon`, `total_delta`) over any `budget_period_s`
     seconds. With trust in no operator the answers of a period are seen by all of them together with a chance of at
     most `largest_chance`, and `largest_expected_answers` of them are expected to be. A ledger that may have lost
-    charges answers nothing for `fresh_ledger_wait_s`, a new certificate nothing for `enrolment_wait_s` (None: as long).
+    charges answers nothing for `fresh_ledger_wait_s` (None: `budget_period_s`, after which what it may have lost counts
+    no more), a new certificate nothing for `enrolment_wait_s` (None: as long).
 
     Raises:
         UsageError: a limit outside its range.
@@ -151,7 +152,7 @@ class OwnerPolicy:
     largest_chance: Fraction = setting(Table.number, _SHARE, default=Fraction(1, 2))
     largest_expected_answers: Fraction = setting(Table.number, _ANSWERS, default=Fraction(360))
     budget_period_s: int = setting(Table.integer, _HOUR_S, _TEN_YEARS_S, default=DEFAULT_PERIOD_S)
-    fresh_ledger_wait_s: int = setting(Table.integer, 0, _TEN_YEARS_S, default=DEFAULT_PERIOD_S)
+    fresh_ledger_wait_s: int | None = setting(Table.integer, 0, _TEN_YEARS_S, default=None)
     enrolment_wait_s: int | None = setting(Table.integer, 0, _TEN_YEARS_S, default=None)
     allow_direct: bool = setting(Table.boolean, default=False)
     allow_exact_release: bool = setting(Table.boolean, default=False)
@@ -168,9 +169,14 @@ class OwnerPolicy:
         _in_range("largest_sampling_rate", self.largest_sampling_rate, 0, 1)
         _in_range("smallest_min_batch_size", self.smallest_min_batch_size, 1, 10**9)
         _in_range("budget_period_s", self.budget_period_s, _HOUR_S - 1, _TEN_YEARS_S)
-        _in_range("fresh_ledger_wait_s", self.fresh_ledger_wait_s, -1, _TEN_YEARS_S)
+        _in_range("fresh_ledger_wait_s", self.ledger_wait_s, -1, _TEN_YEARS_S)
         if self.enrolment_wait_s is not None:
-            _in_range("enrolment_wait_s", self.enrolment_wait_s, -1, self.fresh_ledger_wait_s)
+            _in_range("enrolment_wait_s", self.enrolment_wait_s, -1, self.ledger_wait_s)
+
+    @property
+    def ledger_wait_s(self) -> int:
+        """How long a ledger answers nothing that may have lost charges."""
+        return self.budget_period_s if self.fresh_ledger_wait_s is None else self.fresh_ledger_wait_s
 
     @property
     def promise(self) -> str:

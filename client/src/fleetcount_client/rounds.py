@@ -34,9 +34,8 @@ from fleetcount_client.answering import (
 )
 from fleetcount_client.charges import WindowAssignment
 from fleetcount_client.config import DeliverySettings
-from fleetcount_client.contact import SignalNotes
+from fleetcount_client.contact import Outcome, OutcomeKind, SignalNotes
 from fleetcount_client.ledger import Ledger
-from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_sources
 from fleetcount_client.private_places import PrivatePlaces
 from fleetcount_client.question_rows import Walks

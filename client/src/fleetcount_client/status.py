@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable
 
 from fleetcount_protocol.window.window import Window
 
-from fleetcount_client.contact import Contact, Contacts, DeviceStatus, SignalStatus
-from fleetcount_client.outcome import Outcome, OutcomeKind
+from fleetcount_client.contact import Contact, Contacts, DeviceStatus, Outcome, OutcomeKind, SignalStatus
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import Spool
 

@@ -28,9 +28,8 @@ from fleetcount_protocol.wire.question import QUESTION_OFFER
 
 from fleetcount_client.answering import choice_of, coin_of, slot_of
 from fleetcount_client.charges import Charge, WindowAssignment, judge_age, ready_at, unit_id, unknown_before
-from fleetcount_client.contact import TrustStore
+from fleetcount_client.contact import Outcome, OutcomeKind, TrustStore
 from fleetcount_client.ledger import Ledger, charges_of_question, open_units
-from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, judge_question, judge_sources
 from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
 from fleetcount_client.signals import SignalSource

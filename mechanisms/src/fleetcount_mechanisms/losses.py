@@ -1,13 +1,14 @@
-"""The exact loss of published counts with noise, for one device, and the weakest noise for a target loss.
+"""The loss of one release of counts with noise, for one device: of what one changed answer moves, and of the answer.
 
-It must not state a loss smaller than the truth. Losses are for one device's record being replaced in a fixed public set
-of participants.
+It must not state a loss smaller than the truth, nor add up releases (`accounting` does). Losses are for one device's
+record being replaced in a fixed public set of participants.
 """
 
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from math import expm1, log1p
+from math import exp, expm1, lgamma, log, log1p
 from typing import Final, cast
 
 from fleetcount_mechanisms.answers import (
@@ -18,18 +19,213 @@ from fleetcount_mechanisms.answers import (
     channel_of,
     kind_of,
 )
+from fleetcount_mechanisms.composition import optimal_loss_repeated
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import (
     MechanismError,
     require_at_least,
     require_fraction,
 )
-from fleetcount_mechanisms.gaussian_losses import gaussian_loss
-from fleetcount_mechanisms.moves import moves_pure
-from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
+from fleetcount_mechanisms.levels import Move
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
 from fleetcount_mechanisms.randomness import float_up, near_exp, near_log, rounded_up
+from fleetcount_mechanisms.renyi import (
+    amplified,
+    best_order,
+    gaussian_rho,
+    order_epsilon,
+    pure_divergence,
+    zcdp_epsilon,
+)
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
+from fleetcount_mechanisms.sampled_gaussian import panel_gaussian_divergence, total_divergences
 from fleetcount_mechanisms.sampling import SamplingDie
+
+# What one changed answer moves of the opened numbers, and what that costs without a sampling coin.
+#
+# A move is the noises of the numbers that change together, each with the whole number by which it changes; their losses
+# add up, and the worst move is charged. This is `linear`'s price over the rows of levels, in closed form.
+
+
+def move_rho(move: Move) -> Fraction:
+    """Return the zCDP of a move under Gaussian noise, sum of d_i**2/(2 s_i) (docs/spec.md, F4).
+
+    Raises:
+        MechanismError: another law.
+    """
+    return sum((amount**2 * gaussian_rho(1, 1, _gaussian(law).variance) for law, amount in move), Fraction(0))
+
+
+def move_pure(move: Move) -> Fraction | None:
+    """Return the pure epsilon of a move, sum of d_i e_i, None for Gaussian noise.
+
+    Raises:
+        MechanismError: a law of noise that is not two-sided.
+    """
+    if isinstance(move[0][0], GaussianNoise):
+        return None
+    return sum((amount * _geometric(law) for law, amount in move), Fraction(0))
+
+
+def move_divergence(move: Move, order: Fraction | int) -> Fraction:
+    """Return the Renyi divergence of a move (docs/spec.md, F1 and F4).
+
+    Gaussian: exact at integer orders, an upper bound at others. Geometric: exact for numbers that move by 1; one that
+    moves by d is charged as randomized response of d e_i, an upper bound for every pair of laws with that pure loss.
+
+    Raises:
+        MechanismError: a law of noise that is not two-sided, or an order not above 1.
+    """
+    if isinstance(move[0][0], GaussianNoise):
+        return order * move_rho(move)
+    known = {(law, amount): pure_divergence(amount * _geometric(law), order) for law, amount in set(move)}
+    return sum((known[moved] for moved in move), Fraction(0))
+
+
+def moves_rho(moves: Sequence[Move]) -> Fraction:
+    """Return the zCDP of the worst move under Gaussian noise."""
+    return max(map(move_rho, moves))
+
+
+def moves_pure(moves: Sequence[Move]) -> Fraction | None:
+    """Return the pure epsilon of the worst move, None for Gaussian noise."""
+    found = [pure for pure in map(move_pure, moves) if pure is not None]
+    return max(found, default=None)
+
+
+def moves_divergence(moves: Sequence[Move], order: Fraction | int) -> Fraction:
+    """Return the Renyi divergence of the worst move."""
+    return max(move_divergence(move, order) for move in moves)
+
+
+def moves_loss(moves: Sequence[Move], answers: int, delta: Fraction) -> Fraction:
+    """Return the epsilon at delta of so many answers that all change, each by the worst move.
+
+    The best zCDP conversion for Gaussian noise. Exact for geometric noise of one parameter on numbers that move by 1
+    (Kairouz, Oh, Viswanath), else the best of pure and Renyi losses, an upper bound.
+
+    Raises:
+        MechanismError: a law of noise that is not two-sided, answers below 1, or delta not in (0, 1).
+    """
+    require_at_least("answers", answers, 1)
+    if isinstance(moves[0][0][0], GaussianNoise):
+        return max(Fraction(0), zcdp_epsilon(answers * moves_rho(moves), delta))
+    first = moves[0]
+    if len(moves) == 1 and set(first) == {(first[0][0], 1)}:
+        return max(Fraction(0), optimal_loss_repeated(_geometric(first[0][0]), len(first) * answers, delta))
+    # Some answers may change by one move and others by another, so that the worst is taken at every order.
+    pure = answers * cast("Fraction", moves_pure(moves))
+    return max(Fraction(0), min(pure, best_order(lambda order: answers * moves_divergence(moves, order), delta)[1]))
+
+
+def _gaussian(law: NoiseLaw) -> GaussianNoise:
+    if not isinstance(law, GaussianNoise):
+        raise MechanismError(f"noise is {law.name!r}, allowed: discrete Gaussian")
+    return law
+
+
+def _geometric(law: NoiseLaw) -> Fraction:
+    if not isinstance(law, TwoSidedNoise):
+        raise MechanismError(f"noise is {law.name!r}, allowed: two-sided geometric, discrete Gaussian")
+    return law.epsilon
+
+
+# The loss of one release with discrete Gaussian noise: epsilon at a fixed delta, from Renyi losses; callers round up.
+# There is no pure epsilon.
+
+STATED_DELTA: Final = Fraction(1, 10**9)
+"""The delta at which a single release's epsilon is stated."""
+_LARGEST_ORDER: Final = 512
+"""The sum of an order has as many terms as the order; above this one the amplified loss is the smaller bound."""
+_TURNS: Final = 24
+
+
+def gaussian_loss(design: Design, relation: Relation) -> tuple[Fraction, Fraction]:
+    """Return (eps, delta) of the opened counts with one honest aggregator's noise, eps to an error below 1e-60.
+
+    delta is `STATED_DELTA`, or 0 where the devices' own randomness alone promises as much. An answer is the truth with
+    weight w and otherwise a draw that ignores it, so a loss of (eps, delta/w) of the truth's counts is one of
+    (ln(1 + w(e**eps - 1)), delta) (`amplified`). Values that are sampled have the divergence of a unit as well.
+    `relation` is ANY_BIT for one place of a vector, else ANY_VALUE.
+
+    Raises:
+        MechanismError: noise that is not Gaussian.
+    """
+    weight, moves = design.exposure, design.moves
+    if design.form is AnswerForm.BITS:
+        if relation is Relation.ANY_BIT:
+            moves = (((design.noise, 1),),)
+        elif design.moved_in_level > 1:
+            weight = 1 - (1 - weight) ** 2
+    losses = [(_amplified(moves_rho(moves), weight), STATED_DELTA)]
+    if design.form is AnswerForm.TWO_ROUNDS:
+        losses.append((_sampled_epsilon(design), STATED_DELTA))
+    if design.device_randomizes and design.kind.relation is Relation.ANY_VALUE:
+        losses.append((Fraction(cast("RandomizedResponse", design.answer).epsilon), Fraction(0)))
+    return min(losses)
+
+
+def _amplified(rho: Fraction, weight: Fraction) -> Fraction:
+    if weight <= STATED_DELTA:
+        return Fraction(0)
+    loss = max(Fraction(0), zcdp_epsilon(rho, STATED_DELTA / weight))
+    return loss if weight == 1 else amplified(weight, loss)
+
+
+def sampled_divergence(design: Design, windows: int, order: int) -> Fraction:
+    """Return the Renyi divergence of one unit of sampled answers under Gaussian noise, for any change (Theorem 3).
+
+    Levels of one noise count as windows of one toss. With a total beside the cells it is the largest of the three
+    pairs of answers, none of which is the worst at every order, and known for a coin a window.
+
+    Raises:
+        MechanismError: noise that is not Gaussian, or a total under a coin that holds for several windows.
+    """
+    variance = cast("GaussianNoise", design.noise).variance
+    if (ratio := design.total_ratio) is None:
+        numbers, cells = windows * design.levels.count, design.moved_in_level
+        return panel_gaussian_divergence(design.exposure, numbers, variance, order, cells=cells)
+    if windows > 1:
+        raise MechanismError(f"a total is asked under a coin of {windows} windows, allowed: a coin a window")
+    return max(total_divergences(design.exposure, variance, int(ratio), order))
+
+
+def _inverse_variance(design: Design) -> Fraction:
+    return sum((1 / cast("GaussianNoise", law).variance for law in design.laws), Fraction(0))
+
+
+def _sampled_epsilon(design: Design) -> Fraction:
+    """Return the least eps of one sampled answer at `STATED_DELTA`, at the order that floats find."""
+    cells = design.moved_in_level
+    log_delta, half = log(STATED_DELTA), float(_inverse_variance(design)) / 2
+    drawn, left = log(design.exposure), log1p(-design.exposure)
+
+    def loss(real_order: float) -> float:
+        order = round(real_order)
+        top = lgamma(order + 1)
+        logs = [
+            top - lgamma(i + 1) - lgamma(order - i + 1) + i * drawn + (order - i) * left + i * (i - 1) * half
+            for i in range(order + 1)
+        ]
+        largest = max(logs)
+        added = (largest + log(sum(exp(one - largest) for one in logs))) / (order - 1)
+        renyi = added + min(added, -left) * (cells - 1)
+        return renyi + log1p(-1 / order) - (log_delta + log(order)) / (order - 1)
+
+    order = round(_lowest(loss, 2.0, float(_LARGEST_ORDER)))
+    return max(Fraction(0), order_epsilon(sampled_divergence(design, 1, order), order, STATED_DELTA))
+
+
+def _lowest(loss: Callable[[float], float], low: float, high: float) -> float:
+    """Return about where a function that falls and then grows is lowest, by thirds.
+
+    The bound holds at every order, so an inexact place makes it less tight and never wrong.
+    """
+    for _ in range(_TURNS):
+        third = (high - low) / 3
+        low, high = (low, high - third) if loss(low + third) <= loss(high - third) else (low + third, high)
+    return (low + high) / 2
+
 
 # The formulas of privacy loss: one message, two linked messages, exact differences, noised releases, inverses.
 #

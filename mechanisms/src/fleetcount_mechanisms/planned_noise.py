@@ -250,7 +250,7 @@ def noise_for(
     """Return the weakest noise of the cells with which the published counts of all levels lose at most epsilon.
 
     One-sided noise is charged as it is, once a zoom. A response is searched on multiples of 1/1000, the others solved
-    on 10**-6. Gaussian noise, whose epsilon is at `gaussian_losses.STATED_DELTA`, is searched on variances in 1/100.
+    on 10**-6. Gaussian noise, whose epsilon is at `losses.STATED_DELTA`, is searched on variances in 1/100.
     `spread` says how the noise of the coarser levels follows.
 
     Raises:

@@ -27,7 +27,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 _PLACES: Final = 5
 _DELTA_PLACES: Final = 9
-"""A stated delta is a billionth (`gaussian_losses`)."""
+"""A stated delta is a billionth (`losses`)."""
 _NONE: Final = Decimal("0.00000")
 
 

@@ -51,8 +51,7 @@ if TYPE_CHECKING:
         UsageError,
     )
     from fleetcount_protocol.messages import QuestionOffer
-    from fleetcount_protocol.question.question import SignedQuestion
-    from fleetcount_protocol.question.signing import decode_signed_question
+    from fleetcount_protocol.question.question import SignedQuestion, decode_signed_question
     from fleetcount_protocol.release.record import (
         Cell,
         ReleaseRecord,
@@ -78,8 +77,7 @@ else:
             "messages": "QuestionOffer",
             "release.record": "Cell ReleaseRecord decode_record encode_record verify_record_signatures",
             "release.record_json": "record_from_json record_to_json",
-            "question.question": "SignedQuestion",
-            "question.signing": "decode_signed_question",
+            "question.question": "SignedQuestion decode_signed_question",
             "window.domain": "Bins Categories H3Cells Numbers Outside SquareGrid",
             "window.signing": "TrustedAggregator",
             "window.fields": "Mode ReleaseKind",

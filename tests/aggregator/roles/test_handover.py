@@ -21,8 +21,7 @@ from fleetcount_protocol.question.orders import (
     encode_signed_order,
     sign_order,
 )
-from fleetcount_protocol.question.question import Question, window_at
-from fleetcount_protocol.question.signing import encode_signed_question
+from fleetcount_protocol.question.question import Question, encode_signed_question, window_at
 
 from tests.support.aggregators import START, Network
 

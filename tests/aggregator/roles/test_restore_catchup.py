@@ -22,8 +22,7 @@ from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import InstallQuestion, WindowState
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
-from fleetcount_protocol.question.question import SignedQuestion
-from fleetcount_protocol.question.signing import sign_question
+from fleetcount_protocol.question.question import SignedQuestion, sign_question
 from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.window.window import Window
 

@@ -31,7 +31,7 @@ from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.storage.store_check import check_store
 from fleetcount_aggregator.windows.status import read_status
-from fleetcount_client.spool_file import APPLICATION_ID, SCHEMA, StateFile
+from fleetcount_client.spool import APPLICATION_ID, SCHEMA, StateFile
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
 from fleetcount_protocol.messages import WindowState
@@ -53,7 +53,7 @@ def next_release(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     def begin() -> None:
         monkeypatch.setattr("fleetcount_aggregator.storage.sqlite_engine.SQLITE", NEXT_FILE)
-        monkeypatch.setattr("fleetcount_client.spool_file.SCHEMA", NEXT_SPOOL)
+        monkeypatch.setattr("fleetcount_client.spool.SCHEMA", NEXT_SPOOL)
 
     return begin
 
@@ -293,7 +293,7 @@ def test_a_spool_killed_at_any_statement_is_the_old_one_or_the_new_one(
             bring_up(known, execute=lambda statement: (copy(statement), execute(statement)), **how)
 
         with monkeypatch.context() as patched:
-            patched.setattr("fleetcount_client.spool_file.bring_up", watched)
+            patched.setattr("fleetcount_client.spool.bring_up", watched)
             spool(place)
 
     copies = copies_at_each_statement(begin, directory)

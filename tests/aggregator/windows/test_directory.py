@@ -9,7 +9,7 @@ from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_protocol.errors import PeerProblem
 from fleetcount_protocol.messages import InstallQuestion
-from fleetcount_protocol.question.signing import encode_signed_question
+from fleetcount_protocol.question.question import encode_signed_question
 
 from tests.support.aggregators import Network
 

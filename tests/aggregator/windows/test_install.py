@@ -18,8 +18,7 @@ from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_protocol.errors import QuestionError, SignatureError
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.question import SignedQuestion
-from fleetcount_protocol.question.signing import sign_question
+from fleetcount_protocol.question.question import SignedQuestion, sign_question
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 

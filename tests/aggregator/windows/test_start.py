@@ -25,8 +25,7 @@ from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import InstallQuestion, WindowState
 from fleetcount_protocol.question.fields import Schedule, Submission
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, SignedOrder, sign_order
-from fleetcount_protocol.question.question import Question, SignedQuestion
-from fleetcount_protocol.question.signing import encode_signed_question
+from fleetcount_protocol.question.question import Question, SignedQuestion, encode_signed_question
 
 from tests.aggregator.roles.test_restore_catchup import Town, states
 from tests.support.aggregators import START, Network, answer_all

@@ -99,6 +99,7 @@ def test_the_sparse_vector_is_that_of_the_mechanism_and_wins_where_one_device_mo
         (lambda: sides_of_intervals(random_table(direct()), Region.of(1, 0), [1, 2]), r"thresholds of shape \(2,\)"),
         (lambda: compare_one_sided([1], [2], Fraction(0), moved=1), "epsilon above 0"),
         (lambda: compare_one_sided([1], [2], Fraction(1), moved=1, aborts=(0,)), "aborts is"),
+        (lambda: compare_one_sided([1], [2.5], Fraction(1), moved=1), r"thresholds is \(2.5,\).*whole numbers"),
     ],
 )
 def test_bad_sides_are_refused(ask, words: str) -> None:

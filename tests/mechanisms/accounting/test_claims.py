@@ -17,7 +17,7 @@ from fleetcount_mechanisms.accounting.question_losses import part_loss, question
 from fleetcount_mechanisms.accounting.vectors import SCALE, ScheduleShape, geometric_unit_delta
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.moves import moves_divergence, moves_loss
+from fleetcount_mechanisms.losses import moves_divergence, moves_loss
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding
 from fleetcount_mechanisms.sampling import SamplingDie

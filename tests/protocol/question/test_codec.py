@@ -7,9 +7,13 @@ import pytest
 from fleetcount_protocol.errors import DecodeError, FleetcountError, PeerError, QuestionError, UsageError
 from fleetcount_protocol.layout import fraction_bytes
 from fleetcount_protocol.question.fields import Admission, Coin, Participants, Schedule
-from fleetcount_protocol.question.question import SignedQuestion, decode_question
+from fleetcount_protocol.question.question import (
+    SignedQuestion,
+    decode_question,
+    decode_signed_question,
+    encode_signed_question,
+)
 from fleetcount_protocol.question.question_json import question_to_json
-from fleetcount_protocol.question.signing import decode_signed_question, encode_signed_question
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

@@ -6,7 +6,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from fleetcount_protocol.errors import QuestionError, SignatureError
 from fleetcount_protocol.ids import AggregatorId
-from fleetcount_protocol.question.signing import sign_question, verify_signed_question
+from fleetcount_protocol.question.question import sign_question, verify_signed_question
 
 from tests.support.protocol_samples import aggregator, signing_key, trusted
 from tests.support.question_samples import sampling_question, sign_everywhere

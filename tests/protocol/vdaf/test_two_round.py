@@ -10,10 +10,13 @@ import pytest
 from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.vdaf.circuits import TwoRoundOneHot
 from fleetcount_protocol.vdaf.field import PrimeField
-from fleetcount_protocol.vdaf.prio3 import Prio3, VerifyState, prio3_one_hot, prio3_two_round
-from fleetcount_protocol.vdaf.two_round import (
+from fleetcount_protocol.vdaf.prio3 import (
+    Prio3,
+    VerifyState,
     first_instalment_size,
     first_instalments,
+    prio3_one_hot,
+    prio3_two_round,
     second_instalment_size,
     second_instalments,
 )

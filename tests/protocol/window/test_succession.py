@@ -9,8 +9,7 @@ from fleetcount_protocol.errors import DecodeError, QuestionError, SignatureErro
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.question.key_list import KeyList, ListedKey, sign_key_list, verify_key_list
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order, verify_order
-from fleetcount_protocol.question.question import SignedQuestion
-from fleetcount_protocol.question.signing import sign_question, verify_signed_question
+from fleetcount_protocol.question.question import SignedQuestion, sign_question, verify_signed_question
 from fleetcount_protocol.release.record import sign_record, verify_record_signatures
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.succession import (

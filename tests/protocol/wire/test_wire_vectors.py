@@ -44,9 +44,8 @@ from fleetcount_protocol.question.orders import (
     started_question,
     verify_order,
 )
-from fleetcount_protocol.question.question import decode_question, window_at, window_verify_key
+from fleetcount_protocol.question.question import decode_question, decode_signed_question, window_at, window_verify_key
 from fleetcount_protocol.question.question_json import question_to_json
-from fleetcount_protocol.question.signing import decode_signed_question
 from fleetcount_protocol.release.commitments import commitment, set_digest
 from fleetcount_protocol.release.record import decode_record, verify_record_signatures
 from fleetcount_protocol.release.record_json import record_from_json, record_to_json

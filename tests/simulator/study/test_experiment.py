@@ -203,6 +203,22 @@ def test_one_process_at_a_time(tmp_path: Path) -> None:
         pass
 
 
+def test_who_was_killed_in_its_first_record_goes_on(tmp_path: Path) -> None:
+    identity = {"scenario": "x", "seed": 1, "version": "1", "engine": "exact-law", "numpy": "2.4.6"}
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".run.json.0123abcd").write_bytes(b"half")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / ".notes.0123abcd").write_bytes(b"of somebody else")
+
+    with open_study(tmp_path / "out", identity) as directory:
+        directory.write_record(identity)
+    with pytest.raises(ScenarioError, match="holds no study"), open_study(tmp_path / "other", identity):
+        pass
+
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == [".lock", "run.json", "shards"]
+    assert (tmp_path / "other" / ".notes.0123abcd").read_bytes() == b"of somebody else"
+
+
 def test_what_a_killed_process_left_behind_is_removed(tmp_path: Path) -> None:
     run(scenario_of(SMALL), tmp_path / "out")
     leftovers = [tmp_path / "out" / "shards" / ".case-0000.npz.0123abcd", tmp_path / "out" / ".cells.parquet.0123abcd"]

@@ -13,8 +13,7 @@ from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.orders import SignedOrder, skipped_windows, stopped_at
 from fleetcount_protocol.question.question import Question, SignedQuestion, window_at, window_verify_key
-from fleetcount_protocol.vdaf.prio3 import Prio3
-from fleetcount_protocol.vdaf.two_round import first_instalment_size, second_instalment_size
+from fleetcount_protocol.vdaf.prio3 import Prio3, first_instalment_size, second_instalment_size
 from fleetcount_protocol.window.window import Window, context_of, decode_window, prio3_for
 
 from fleetcount_aggregator.host.states import FINAL_STATES, MissingReason

@@ -13,8 +13,7 @@ from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import AggregatorId, QuestionId
 from fleetcount_protocol.question.key_list import SignedKeyList, decode_signed_key_list, encode_signed_key_list
 from fleetcount_protocol.question.orders import SignedOrder, decode_signed_order, encode_signed_order, started_question
-from fleetcount_protocol.question.question import SignedQuestion
-from fleetcount_protocol.question.signing import decode_signed_question, encode_signed_question
+from fleetcount_protocol.question.question import SignedQuestion, decode_signed_question, encode_signed_question
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.host.host import Host

@@ -17,7 +17,7 @@ from fleetcount_protocol.errors import PeerError, QuestionError, UsageError
 from fleetcount_protocol.ids import QuestionId
 from fleetcount_protocol.limits import MAX_ORDER_BYTES, VERIFY_KEY_BYTES
 from fleetcount_protocol.question.orders import decode_signed_order
-from fleetcount_protocol.question.signing import MAX_SIGNED_QUESTION_BYTES, decode_signed_question
+from fleetcount_protocol.question.question import MAX_SIGNED_QUESTION_BYTES, decode_signed_question
 from fleetcount_transport.key_files import read_secret
 from fleetcount_transport.logs import log
 

@@ -12,8 +12,7 @@ from fleetcount_protocol.limits import MAX_QUESTIONS
 from fleetcount_protocol.messages import InstallQuestion
 from fleetcount_protocol.question.key_list import key_for
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, SignedOrder, sign_order, verify_orders
-from fleetcount_protocol.question.question import Question, SignedQuestion, check_verify_seed
-from fleetcount_protocol.question.signing import verify_signed_question
+from fleetcount_protocol.question.question import Question, SignedQuestion, check_verify_seed, verify_signed_question
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context

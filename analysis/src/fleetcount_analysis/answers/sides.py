@@ -114,15 +114,17 @@ def compare_one_sided(
     day of places, a walk), few places are above their threshold, and the dense ones are asked last.
 
     Raises:
-        RangeError: `moved` below 1, an epsilon that is not above 0, no number of aborts or one below 1, or a negative
-            count.
+        RangeError: `moved` below 1, an epsilon that is not above 0, no number of aborts or one below 1, a negative
+            count, or a threshold that is no whole number.
         ShapeError: not as many thresholds as counts.
     """
     if moved < 1 or epsilon <= 0:
         raise RangeError("(epsilon, moved)", f"({epsilon}, {moved})", "epsilon above 0, moved 1 or more")
     if not aborts or min(aborts) < 1:
         raise RangeError("aborts", tuple(aborts), "one or more numbers, each 1 or more")
-    limits = np.array(thresholds, dtype=np.int64)
+    limits = np.asarray(thresholds)
+    if limits.dtype.kind not in "iu":
+        raise RangeError("thresholds", tuple(thresholds), "whole numbers")
     every = expected_yield(counts, limits, epsilon / moved)
     sparse = {c: _sparse_yield(found_probabilities(counts, limits, epsilon / c).tolist(), c) for c in aborts}
     return OneSidedChoice(every_cell=every, sparse=sparse)

@@ -19,8 +19,7 @@ from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.question.signing import verify_signed_question
+from fleetcount_protocol.question.question import Question, verify_signed_question
 
 from fleetcount.analyst.crosstab import Crosstab
 from fleetcount.analyst.keys import Keys

@@ -445,8 +445,6 @@ class LazyGroup(click.Group):
 
 
 def _write_example(ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    from fleetcount.command.base import EXAMPLES  # Only help pays for this import.
-
     if example := EXAMPLES.get(ctx.command_path.partition(" ")[2]):
         with formatter.section("Example"):
             formatter.write("".join(f"{' ' * formatter.current_indent}{line}\n" for line in example.splitlines()))

@@ -19,8 +19,10 @@ from fleetcount_mechanisms.planning import MEAN_OF, mean_sd
 from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
-from fleetcount_protocol.question.question import Question, SignedQuestion, check_verify_seed
-from fleetcount_protocol.question.signing import (
+from fleetcount_protocol.question.question import (
+    Question,
+    SignedQuestion,
+    check_verify_seed,
     encode_signed_question,
     sign_question,
     signed_question,

@@ -18,13 +18,15 @@ from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.question.fields import Coin
-from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
-from fleetcount_protocol.question.question_json import question_to_json
-from fleetcount_protocol.question.signing import (
+from fleetcount_protocol.question.question import (
     MAX_SIGNED_QUESTION_BYTES,
+    Question,
+    SignedQuestion,
     decode_signed_question,
     encode_signed_question,
+    window_at,
 )
+from fleetcount_protocol.question.question_json import question_to_json
 from fleetcount_protocol.window.codes import CodeForm, Codes
 from fleetcount_protocol.window.domain import Prefixes, most_of, signals_text
 from fleetcount_protocol.window.fields import level_words

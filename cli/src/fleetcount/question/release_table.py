@@ -11,8 +11,8 @@ from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, kind_of
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
-from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
+from fleetcount_mechanisms.losses import STATED_DELTA
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
 from fleetcount_mechanisms.planning import spread_for_mean, spread_for_quantiles

@@ -6,6 +6,7 @@ Reads files; it must not ask an aggregator. What was left out is bounded and not
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,17 +43,21 @@ _CODE_COLUMNS: Final = ("walk", "bits", "code", "shown", "told", "told_low", "to
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walked:
-    """One walk: its number, how many steps of `levels` it took, the places or `codes` found, and the cells left out.
+    """One walk: its number, how many of its steps have a record, the places or `codes` found, and the cells left out.
 
-    `excess` is by how much the estimate of a place at the threshold is too high on average, because it was chosen.
+    Places have `bits`, and are found once the walk is `finished`: until then nothing says which cells of its last step
+    the next one asks about, so none of them is left out, and `false_places` is None. `false_places` is the expected
+    number of empty places that pass, `smallest` the least number of devices of which one place in twenty is missed,
+    `excess` by how much the estimate of a place at the threshold is too high on average, because it was chosen.
     """
 
     number: int
     steps: int
+    finished: bool
     found: tuple[FoundPlace, ...]
     left_out: tuple[PrunedPlace, ...]
     bits: int
-    false_places: float
+    false_places: float | None
     smallest: int
     excess: float
     codes: Codes | None
@@ -157,20 +162,21 @@ def _step(record: ReleaseRecord, domain: Prefixes) -> WalkStep:
 
 def _walked(walk: DrillDown, number: int, steps: Sequence[WalkStep], codes: Codes | None) -> Walked:
     levels, last = len(walk.levels), steps[-1]
-    found = found_places(last, walk.threshold) if len(steps) == levels else []
+    finished = len(steps) == levels
     left: list[PrunedPlace] = []
-    for at, step in enumerate(steps):
-        # What the next step asked about is what survived; behind the last step it is what was found.
-        deeper = walk.levels[at + 1] - step.bits if at + 1 < len(steps) else 0
-        kept = {cell >> deeper for cell in steps[at + 1].cells} if deeper else {one.cell for one in found}
-        left += pruned_places(step, sorted(kept))
+    for step, deeper in pairwise(steps):  # What the next step asked about is what survived.
+        left += pruned_places(step, sorted({cell >> deeper.bits - step.bits for cell in deeper.cells}))
+    found = found_places(last, walk.threshold) if finished else []
+    if finished:
+        left += pruned_places(last, sorted(one.cell for one in found))
     return Walked(
         number=number,
         steps=len(steps),
+        finished=finished,
         found=tuple(found),
         left_out=tuple(left),
         bits=last.bits,
-        false_places=len(last.cells) * find_chance(last.design, walk.threshold, 1, 0),
+        false_places=len(last.cells) * find_chance(last.design, walk.threshold, 1, 0) if finished else None,
         smallest=smallest_found(last.design, walk.threshold, levels),
         excess=chosen_excess(last.design, walk.threshold, walk.threshold),
         codes=codes,
@@ -178,12 +184,16 @@ def _walked(walk: DrillDown, number: int, steps: Sequence[WalkStep], codes: Code
 
 
 def walk_lines(one: Walked, walk: DrillDown, level: Fraction) -> Iterator[str]:
-    """Return a walk in words: what it found with intervals, the bound of what was left out, what is false or missed."""
-    levels, share = len(walk.levels), f"{float(level) * 100:g} %"
-    if one.steps < levels:
-        yield f"walk {one.number}: {one.steps} of {levels} steps have a record; no {one.noun} was found"
+    """Yield a walk in words: what it found with intervals, the bound of what was left out, what is false or missed."""
+    share = f"{float(level) * 100:g} %"
+    if not one.finished:
+        yield f"walk {one.number}: {one.steps} of {len(walk.levels)} steps have a record; no {one.noun} is found yet"
     else:
-        yield f"walk {one.number}: {len(one.found)} {one.noun}s of {one.bits} bits at {walk.threshold} or more"
+        many = "" if len(one.found) == 1 else "s"
+        yield (
+            f"walk {one.number}: {len(one.found)} {one.noun}{many} of {one.bits} bits"
+            f" at {walk.threshold} devices or more"
+        )
     if one.codes is not None and one.found:
         yield f"  {TOLD}:"
     for place in one.found[:_MOST_ROWS]:
@@ -195,7 +205,7 @@ def walk_lines(one: Walked, walk: DrillDown, level: Fraction) -> Iterator[str]:
 
 
 def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
-    """Return in words what is known of what a walk did not show: its bound, what is false, and what is missed."""
+    """Yield in words what is known of what a walk did not show: its bound, what is false, and what is missed."""
     if one.found:
         yield (
             f"  {one.noun}s are chosen by their estimates, which are on average too high: of a {one.noun} at the"
@@ -205,15 +215,17 @@ def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
     if one.left_out:
         most = max(place.most for place in one.left_out)
         bounded = "place has" if one.codes is None else "code was told by"
+        which = "left out: no other" if one.finished else "left out so far: no such"
         yield (
-            f"  left out: no other {bounded} more than {most:,} ({float(level) * 100:g} % for each step, at least"
+            f"  {which} {bounded} more than {most:,} ({float(level) * 100:g} % for each step, at least"
             f" {max(0.0, 100 - one.steps * (100 - float(level) * 100)):g} % for all), unless an aggregator added to its"
             f" share what is no device's: by that it steers which {one.noun}s a walk leaves out"
         )
-    yield (
-        f"  false {one.noun}s: {one.false_places:.2g} of the last step's cells pass although empty, in expectation;"
-        f" missed: one {one.noun} in twenty of {one.smallest:,}, more of smaller ones"
-    )
+    if one.false_places is not None:
+        yield (
+            f"  false {one.noun}s: {one.false_places:.2g} of the last step's cells pass although empty, in expectation;"
+            f" missed: one {one.noun} in twenty of {one.smallest:,}, more of smaller ones"
+        )
     if one.codes is not None:
         yield (
             "  a vehicle with several codes tells one of them: at least as many have a code as told it; how many more,"

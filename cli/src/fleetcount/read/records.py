@@ -13,8 +13,13 @@ from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.orders import started_by_window
-from fleetcount_protocol.question.question import Question, SignedQuestion, window_at
-from fleetcount_protocol.question.signing import encode_signed_question, verify_signed_question
+from fleetcount_protocol.question.question import (
+    Question,
+    SignedQuestion,
+    encode_signed_question,
+    verify_signed_question,
+    window_at,
+)
 from fleetcount_protocol.release.record import ReleaseRecord, verify_record_signatures
 from fleetcount_protocol.release.record_json import record_from_json, record_to_json
 from fleetcount_protocol.release.walk import WalkEnd, next_step

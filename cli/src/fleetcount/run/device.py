@@ -22,9 +22,9 @@ from cryptography.x509 import Certificate
 from fleetcount_client.assembly import book_of, identity_of
 from fleetcount_client.charges import Charge, LedgerAge, judge_age, ready_at
 from fleetcount_client.config import DeviceSettings, load_settings
+from fleetcount_client.contact import Outcome, OutcomeKind
 from fleetcount_client.device import Device
 from fleetcount_client.ledger import spent_within
-from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.question_rows import QuestionRow, QuestionState
 from fleetcount_client.renewal import check_next, next_file
 from fleetcount_client.spool import Spool, SpoolFile

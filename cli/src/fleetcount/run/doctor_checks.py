@@ -219,7 +219,7 @@ async def check_port(what: str, endpoint: str, *, needed: bool = True) -> Findin
 
 def check_running(metrics: MetricsTable | None) -> list[Finding]:
     """Return what the server says of itself, if it runs and has a page to say it on."""
-    page = None if metrics is None else ask_page(metrics.listen, "/readyz")
+    page = None if metrics is None else ask_page(metrics.listen, "/readyz", "checks")
     if page is None:
         return []
     wrong = [f"{one['name']}: {one['reason']}" for one in page["checks"] if not one["ok"]]

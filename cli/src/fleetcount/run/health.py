@@ -1,7 +1,7 @@
 """`fleetcount health`: whether a server that runs here lives, or is ready, for containers and service managers.
 
-Also what such a server says on the pages of its [metrics] listen. Reads one line of a configuration and asks one page;
-it must load nothing else, for it runs every few seconds.
+Also reads that server's other pages on its [metrics] listen. The command runs every few seconds, so it must read no
+more than a configuration, ask no more than one page, and load nothing else.
 """
 
 import json
@@ -25,7 +25,9 @@ _WAIT_S: Final = 5.0
 """Seconds for a whole page, to its last byte."""
 _MOST_BYTES: Final = 4 * 2**20
 _SAID: Final = (HTTPStatus.OK, HTTPStatus.SERVICE_UNAVAILABLE)
-"""/readyz says with 503 what is not ready."""
+"""With these comes a page: /readyz says with 503 what is not ready."""
+_REFUSES: Final = "exclude is "
+"""How /readyz begins to say, with 400, that it knows no such check."""
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked, not bound.
 
 
@@ -44,7 +46,8 @@ _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked, 
 def health(path: Path, ready: bool, exclude: tuple[str, ...], as_json: bool) -> None:
     """Ask a server of this machine for /healthz, or /readyz, on its [metrics] listen.
 
-    Exit code 0 when it lives (is ready), 1 when it says no, with every reason, and 4 when nothing answers.
+    Exit code 0 when it lives (is ready), 1 when it is not ready, with every reason, and 4 when no server of fleetcount
+    answers.
     """
     if exclude and not ready:
         raise UsageError(f"--exclude is {exclude[0]!r}; allowed: with --ready")
@@ -54,13 +57,15 @@ def health(path: Path, ready: bool, exclude: tuple[str, ...], as_json: bool) -> 
         raise UsageError(f"{path} has no [metrics]: a server without it has no page for its health")
     listen = content.section("metrics", ("listen", "insecure")).listener("listen")
     query = urlencode([("exclude", name) for name in exclude])
-    page = ask_page(listen, f"/readyz?{query}" if ready else "/healthz")
+    page = ask_page(listen, f"/readyz?{query}", "ready") if ready else ask_page(listen, "/healthz", "alive")
     if page is None:
         raise CannotReachError(f"nothing of fleetcount answers at {listen}")
     if "error" in page:
         raise UsageError(f"--exclude: {page['error']}")
     lines = [
-        f"{'ok' if one['ok'] else 'NO'}  {one['name']}: {one['reason'] or 'fine'}" for one in page.get("checks", [])
+        f"{'ok' if one['ok'] else 'NO'}  {one['name']}: {one['reason'] or 'fine'}"
+        + (" (excluded)" if one["name"] in exclude else "")
+        for one in page.get("checks", [])
     ]
     show({"listen": listen, **page}, lines if ready else [*lines, f"{listen} lives"], as_json=as_json)
     if ready and not page["ready"]:
@@ -72,8 +77,10 @@ def _own_variables() -> Mapping[str, str]:
     return {name: value for name, value in os.environ.items() if name.upper().startswith("FLEETCOUNT_METRICS__")}
 
 
-def ask_page(listen: str, path: str) -> dict[str, Any] | None:
-    """Return what a server says on a page, as JSON; {"error": text} if it refuses the question, None if none answers.
+def ask_page(listen: str, path: str, key: str) -> dict[str, Any] | None:
+    """Return what a server says on a page, as JSON; {"error": text} if it knows no check that is excluded.
+
+    None if nothing answers, or something else than this page of fleetcount, which has the `key`.
 
     One that listens on all addresses is asked on loopback. Port 0 cannot be asked: only its server's first line says
     which it became.
@@ -82,12 +89,15 @@ def ask_page(listen: str, path: str) -> dict[str, Any] | None:
     if answer is None:
         return None
     if answer.status == HTTPStatus.BAD_REQUEST:
-        return {"error": answer.content.decode("utf-8", "replace").strip()}
+        text = answer.content.decode("utf-8", "replace").strip()
+        return {"error": text} if text.startswith(_REFUSES) else None
+    if answer.status not in _SAID:
+        return None
     try:
         found = json.loads(answer.content)
     except ValueError:
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and key in found else None
 
 
 def ask_bytes(listen: str, path: str) -> bytes | None:
@@ -110,7 +120,10 @@ def _answer(listen: str, path: str) -> Answer | None:
 
 
 def waits_here(listen: str) -> dict[str, str]:
-    """Return why each open window of a running aggregator does not go on, by window id in hexadecimal form."""
-    page = ask_page(listen, "/windows") or {}
+    """Return why windows of a running aggregator do not go on, by window id in hexadecimal form.
+
+    Its page lists at most a thousand open windows.
+    """
+    page = ask_page(listen, "/windows", "windows") or {}
     waits = {row["window"]: row["wait"]["text"] for row in page.get("windows", []) if row.get("wait")}
     return waits | {name: f"in quarantine: {damage}" for name, damage in page.get("quarantined", {}).items()}

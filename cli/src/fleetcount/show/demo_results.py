@@ -17,7 +17,7 @@ from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
 from fleetcount_protocol.errors import MachineError
-from fleetcount_protocol.question.signing import encode_signed_question
+from fleetcount_protocol.question.question import encode_signed_question
 from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.release.record_json import decimal_text, record_to_json
 from fleetcount_protocol.window.domain import SquareGrid

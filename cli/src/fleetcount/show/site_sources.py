@@ -30,8 +30,7 @@ from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.limits import MAX_UNIX_TIME
-from fleetcount_protocol.question.question import Question
-from fleetcount_protocol.question.signing import verify_signed_question
+from fleetcount_protocol.question.question import Question, verify_signed_question
 from fleetcount_protocol.release.record import ReleaseRecord, verify_record_signatures
 from fleetcount_protocol.release.record_json import record_from_json, record_to_json
 from fleetcount_protocol.window.domain import H3Cells, SquareGrid

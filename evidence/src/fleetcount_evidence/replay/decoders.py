@@ -17,8 +17,8 @@ from fleetcount_protocol.limits import SET_LEAVES
 from fleetcount_protocol.messages import SealSet
 from fleetcount_protocol.question.key_list import decode_key_list, decode_signed_key_list, encode_signed_key_list
 from fleetcount_protocol.question.orders import decode_order, decode_signed_order, encode_signed_order
-from fleetcount_protocol.question.question import decode_question
-from fleetcount_protocol.question.signing import (
+from fleetcount_protocol.question.question import (
+    decode_question,
     decode_signed_question,
     encode_signed_question,
 )

@@ -16,9 +16,7 @@ from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector, che
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
-from fleetcount_mechanisms.gaussian_losses import sampled_divergence
-from fleetcount_mechanisms.losses import any_value_loss, released_loss
-from fleetcount_mechanisms.moves import moves_divergence, moves_pure
+from fleetcount_mechanisms.losses import any_value_loss, moves_divergence, moves_pure, released_loss, sampled_divergence
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.renyi import (
     best_order,

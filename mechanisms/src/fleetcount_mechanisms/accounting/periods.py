@@ -67,7 +67,13 @@ class LossFilter:
         return self._totals.excess(charge.first, charge.last, room, floor=0) <= 0
 
     def admit(self, charges: Sequence[TimedLoss]) -> bool:
-        """Add all charges and return True if they fit together; otherwise add none and return False."""
+        """Add all charges and return True if they fit together; otherwise add none and return False.
+
+        Raises:
+            MechanismError: a charge of other orders than the budget's; none is added.
+        """
+        for charge in charges:
+            self._vector(charge)
         for number, charge in enumerate(charges):
             if not self.admits(charge):
                 for added in charges[:number]:
@@ -90,7 +96,7 @@ class LossFilter:
         return LossVector(orders=self.budget.orders, at=tuple(at), pure=None if pure >= _NO_PURE else pure)
 
     def spent_with(self, charge: TimedLoss) -> Decimal:
-        """Return the largest epsilon, as `LossBudget.spent`, of the periods that overlap this charge, it included."""
+        """Return the largest epsilon, as `LossBudget.spent`, of the periods that overlap this charge, with its loss."""
         room = list(map(sub, self._limits, self._vector(charge)))
         return decimal_of(max(0, self.budget.limit + self._totals.excess(charge.first, charge.last, room)))
 
@@ -105,8 +111,8 @@ class PeriodTotals:
     """Column sums of rows of `width` integers over every period of `period` units of time; rows are added and removed.
 
     A row counts in each period that overlaps its time: those that start in [first - period + 1, last]. The totals are
-    a step function of the period's start, and a row is two steps of it. The steps are stored in blocks of about a
-    hundred; a query costs about the square root of their number. Times have no limits.
+    a step function of the period's start, and a row is two steps of it. The steps are stored in blocks of 64 to 128; a
+    query passes over the blocks' sums and searches the blocks at its ends. Times have no limits.
 
     Raises:
         MechanismError: a period below 1.
@@ -116,7 +122,7 @@ class PeriodTotals:
         """Start without rows."""
         self.period = require_at_least("period", period, 1)
         self._starts: list[list[int]] = [[]]
-        self._heads = [0]  # The first start of each block; that of block 0 is never read.
+        self._heads = [0]  # No start in a block is below its head; that of block 0 is never read.
         self._columns = [_Column() for _ in range(width)]
         self._rises: list[int] = []  # The starts at which a row begins to count, sorted: totals rise only there.
 

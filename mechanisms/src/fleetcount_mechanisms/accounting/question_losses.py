@@ -31,7 +31,7 @@ from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repe
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
 from fleetcount_mechanisms.levels import Move
-from fleetcount_mechanisms.moves import move_divergence, moves_divergence, moves_loss
+from fleetcount_mechanisms.losses import move_divergence, moves_divergence, moves_loss
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import fraction_up, near_exp, near_log
 from fleetcount_mechanisms.renyi import amplified, best_order, panel_pure_epsilon

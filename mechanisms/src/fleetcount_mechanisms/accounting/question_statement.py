@@ -30,8 +30,7 @@ from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import require_open_unit
-from fleetcount_mechanisms.gaussian_losses import STATED_DELTA
-from fleetcount_mechanisms.moves import moves_loss
+from fleetcount_mechanisms.losses import STATED_DELTA, moves_loss
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import WIDE, near_decimal, rounded_up
 from fleetcount_mechanisms.sampling import SamplingDie

@@ -20,8 +20,7 @@ from fleetcount_protocol.limits import (
 from fleetcount_protocol.messages import QuestionList, QuestionOffer, QuestionQuery
 from fleetcount_protocol.question.key_list import SignedKeyList, decode_key_list
 from fleetcount_protocol.question.orders import SignedOrder, decode_order
-from fleetcount_protocol.question.question import SignedQuestion, decode_question
-from fleetcount_protocol.question.signing import signed_question
+from fleetcount_protocol.question.question import SignedQuestion, decode_question, signed_question
 from fleetcount_protocol.v1 import device_pb2
 from fleetcount_protocol.wire.codec import Bounds, Canonical, Count, Label, Size, conversion, message
 

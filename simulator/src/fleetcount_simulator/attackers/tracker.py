@@ -23,7 +23,7 @@ from fleetcount_mechanisms.accounting.question_losses import part_loss, question
 from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
 from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.design import MOST_AGGREGATORS
-from fleetcount_mechanisms.moves import moves_rho
+from fleetcount_mechanisms.losses import moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_transport.settings import UnfitKeyError, setting, settings
 from fleetcount_transport.toml_table import Table

@@ -9,8 +9,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any, Final
 
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.device import Device
-from fleetcount_client.outcome import OutcomeKind
 from fleetcount_client.signals import SignalSource
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.transport import Transport, Unreachable

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-from fleetcount_client.outcome import OutcomeKind
+from fleetcount_client.contact import OutcomeKind
 from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.window.window import Window
 from numpy.typing import NDArray

@@ -27,8 +27,13 @@ from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, VERIFY_KEY_BYTES
 from fleetcount_protocol.messages import ReleaseAnswer, ReleaseQuery, WindowStatus
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, encode_signed_order, sign_order
-from fleetcount_protocol.question.question import Question, SignedQuestion
-from fleetcount_protocol.question.signing import encode_signed_question, sign_question, signed_question
+from fleetcount_protocol.question.question import (
+    Question,
+    SignedQuestion,
+    encode_signed_question,
+    sign_question,
+    signed_question,
+)
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 from fleetcount_transport.channels import open_channel

@@ -13,9 +13,8 @@ from fractions import Fraction
 from typing import Any, Final
 
 from fleetcount_client.config import DeliverySettings
-from fleetcount_client.contact import TrustStore
+from fleetcount_client.contact import Outcome, OutcomeKind, TrustStore
 from fleetcount_client.device import Device
-from fleetcount_client.outcome import Outcome, OutcomeKind
 from fleetcount_client.policy import OwnerPolicy
 from fleetcount_client.question_rows import WalkRecords
 from fleetcount_client.signals import SignalSource

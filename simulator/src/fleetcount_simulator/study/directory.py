@@ -23,6 +23,7 @@ _SHARDS: Final = "shards"
 _LOCK: Final = ".lock"
 _OURS: Final = frozenset({RECORD, _SHARDS, _LOCK})
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{8}")
+_UNFINISHED_RECORD: Final = re.compile(rf"\.{re.escape(RECORD)}\.[0-9a-f]{{8}}")
 
 
 class StudyDirectory:
@@ -147,7 +148,9 @@ def _check_owner(directory: StudyDirectory, identity: Mapping[str, Any]) -> None
         raise ScenarioError(f"output {path} exists and is not a directory")
     record = directory.record()
     if record is None:
-        if any(entry.name not in _OURS for entry in path.iterdir()):
+        # Who was killed while it wrote its first record left no record, and this.
+        names = [entry.name for entry in path.iterdir()]
+        if any(name not in _OURS and not _UNFINISHED_RECORD.fullmatch(name) for name in names):
             raise ScenarioError(f"output {path} is not empty and holds no study; choose a new directory")
         return
     for key in IDENTITY:
