@@ -1,4 +1,4 @@
-"""kill -9 at every named point on every side: the same set and the same release afterwards, or one public abort."""
+"""A crash, simulated, at every named point of a window on every side: the same set and the same release afterwards, or one public abort."""
 
 import asyncio
 from pathlib import Path
