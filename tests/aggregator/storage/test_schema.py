@@ -138,7 +138,9 @@ def test_a_file_is_written_to_the_disk_before_anything_is_promised(tmp_path: Pat
     """F41: every commit waits for its sync (SQLite's synchronous = 2, FULL), by whichever connection."""
     engine = SqliteEngine.open(tmp_path / "store.db")
 
-    said = [look(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) for look in (engine.read, engine.peek)]
+    said = [
+        look(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) for look in (engine.read, engine.read_as_writer)
+    ]
     engine.close()
 
     assert said == [2, 2]
@@ -440,7 +442,7 @@ def test_tables_are_brought_up_under_no_process_that_knows_only_the_older_ones(
     """F50: one that hung meanwhile, and comes back, takes nothing and says what to do in one line."""
     server = Server(url=postgres_url)
     old = PostgresEngine.open(server, alone=False)
-    assert old.stand()
+    assert old.take_lead()
     monkeypatch.setattr("fleetcount_aggregator.storage.postgres_engine.POSTGRES", NEXT)
     with pytest.raises(StoreError, match=f"an older release, which know schema version {NEWER - 1} at most"):
         PostgresEngine.open(server, alone=False, migrate=True)
