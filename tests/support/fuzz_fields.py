@@ -15,7 +15,7 @@ from fleetcount_protocol.v1.peer_pb2 import SealSetRequest
 from fleetcount_protocol.window.codec import decode_fields, encode_fields
 from fleetcount_protocol.window.fields import ReleaseKind
 from fleetcount_protocol.wire import device, device_stream, peer, question
-from fleetcount_protocol.wire.strict import WireMessage
+from fleetcount_protocol.wire.codec import WireMessage
 from google.protobuf.message import Message
 
 _FORMS: Final[dict[str, tuple[Callable[[bytes], Any], Callable[[Any], bytes]]]] = {

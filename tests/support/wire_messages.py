@@ -41,9 +41,9 @@ from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import peer
 from fleetcount_protocol.wire import question as question_codec
+from fleetcount_protocol.wire.codec import WireMessage
 from fleetcount_protocol.wire.device_columns import UPLOAD, UPLOAD_ANSWER, InstalmentReplyColumns, Upload, UploadAnswer
 from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage, DeviceMessage
-from fleetcount_protocol.wire.strict import WireMessage
 
 from tests.support.protocol_samples import (
     instalment,

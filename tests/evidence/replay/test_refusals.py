@@ -18,7 +18,7 @@ from fleetcount_evidence.replay.refusals import bytes_of, replay_refusals
 from fleetcount_evidence.replay.vectors import replay
 from fleetcount_protocol import wire
 from fleetcount_protocol.errors import PeerError, RejectReason
-from fleetcount_protocol.wire.strict import WireMessage
+from fleetcount_protocol.wire.codec import WireMessage
 
 from tests.support.fuzz_decoders import FOUND, check, seeds, way_of
 

@@ -14,7 +14,7 @@ from fleetcount_protocol.wire import device as codec
 from fleetcount_protocol.wire import device_columns as columns_codec
 from fleetcount_protocol.wire import peer
 from fleetcount_protocol.wire import peer as peer_codec
-from fleetcount_protocol.wire.strict import WireMessage
+from fleetcount_protocol.wire.codec import WireMessage
 from google.protobuf.internal import api_implementation
 from hypothesis import given, settings
 from hypothesis import strategies as st

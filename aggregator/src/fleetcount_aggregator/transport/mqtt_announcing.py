@@ -17,7 +17,7 @@ from fleetcount_transport.mqtt_connection import MqttConnection
 
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.intake.device_service import DeviceService
-from fleetcount_aggregator.memory.key_lists import KeyLists
+from fleetcount_aggregator.memory.questions import KeyLists
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.storage.ended import AT_ONCE, SortKey, read_archived
 from fleetcount_aggregator.storage.row_types import Lifecycle

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
 from fleetcount_protocol.wire import peer
+from fleetcount_protocol.wire.codec import WireMessage
 from fleetcount_protocol.wire.device import RELEASE_ANSWER
-from fleetcount_protocol.wire.strict import WireMessage
 
 PEER_SERVICE: Final = "fleetcount_protocol.v1.PeerService"
 RequestT = TypeVar("RequestT")

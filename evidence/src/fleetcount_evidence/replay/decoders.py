@@ -29,8 +29,8 @@ from fleetcount_protocol.vdaf.prio3 import Prio3, VerifyState, prio3_two_round
 from fleetcount_protocol.window.succession import decode_signed_succession, encode_signed_succession
 from fleetcount_protocol.window.window import decode_window
 from fleetcount_protocol.wire import device, device_columns, device_stream, peer, question
+from fleetcount_protocol.wire.codec import WireMessage
 from fleetcount_protocol.wire.peer import join_seal_set
-from fleetcount_protocol.wire.strict import WireMessage
 from fleetcount_protocol.wire.topics import parse_topic
 from google.protobuf.message import DecodeError as ProtobufError
 

@@ -1,30 +1,304 @@
-"""The codec of messages that correspond to a dataclass: fields by name and type, bounds from a table.
+"""The strict codec of every protobuf message: it reads bytes in place and accepts only a message's canonical form.
 
-A module of messages has one table of bounds and one line for each message. A short function beside it checks rules that
-types cannot express (one of two answers, rules between fields). The correspondence is computed once, at import: a field
-without its counterpart in the .proto, or bytes, text or a tuple without a bound, is a `TypeError` then. `strict` parses
-and checks the bytes.
+The protobuf library writes messages but does not read them: it accepts fields in any order, repeated, padded and
+unknown, and copies fields several times. `Frame` reads each field once and checks number and size before it builds
+values.
+
+Most messages correspond to a dataclass: fields by name and type, bounds from a table. A module of messages has one
+table of bounds and one line for each message. A short function beside it checks rules that types cannot express (one of
+two answers, rules between fields). The correspondence is computed once, at import: a field without its counterpart in
+the .proto, or bytes, text or a tuple without a bound, is a `TypeError` then. This module knows no message; `device` and
+`peer` define them.
 """
 
 import enum
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import fields
-from functools import partial
+from dataclasses import dataclass, fields
+from functools import lru_cache, partial
 from operator import attrgetter, methodcaller
 from types import NoneType, SimpleNamespace, UnionType
 from typing import Any, Final, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from fleetcount_protocol.errors import DecodeError
-from fleetcount_protocol.wire.strict import Frame, Span, WireMessage, check_count, check_label, check_size
+from fleetcount_protocol.errors import DecodeError, UsageError
+from fleetcount_protocol.layout import check_text
 
 DomainT = TypeVar("DomainT")
 OtherT = TypeVar("OtherT")
 MessageT = TypeVar("MessageT", bound=Message)
+
+_LENGTH: Final = 2
+_LAST_NUMBER: Final = 15
+"""The largest number of a field whose tag has one byte."""
+_MAX_VARINT_BYTES: Final = 10
+_LARGEST: Final = {
+    FieldDescriptor.TYPE_BOOL: 1,
+    FieldDescriptor.TYPE_UINT32: 2**32 - 1,
+    FieldDescriptor.TYPE_UINT64: 2**64 - 1,
+}
+"""The largest integer of each field type."""
+_PARTS: Final = {
+    FieldDescriptor.TYPE_BYTES: ("data[at - size : at]", "b''"),
+    FieldDescriptor.TYPE_STRING: ("data[at - size : at].decode()", "''"),
+    FieldDescriptor.TYPE_MESSAGE: ("(data, at - size, at)", "nothing"),
+}
+"""The source of fields with a length: a part, and an absent one. A message's span is read by what has its bounds."""
+
+
+class Span(NamedTuple):
+    """A part of `data`, a message, that is not copied."""
+
+    data: bytes
+    start: int
+    stop: int
+
+    def __bool__(self) -> bool:
+        """Return whether the message is there: one that is written is not empty."""
+        return self.stop > self.start
+
+
+_NOTHING: Final = Span(b"", 0, 0)
+
+
+# The source of a message's reader: a block a field, in the order of their numbers. A field that runs past `stop` ends
+# the reading, and is refused there.
+_BLOCK: Final = """
+        {name} = {absent}
+        {when} at < stop and data[at] == {tag}:
+            last, size, at = {tag}, data[at + 1], at + 2
+            if size >= 128:
+                if 0 < data[at] < 128:
+                    size, at = size & 127 | data[at] << 7, at + 1
+                else:
+                    size, at = varint(data, at - 1)
+            {kept}"""
+_INTEGER: Final = """if not 0 < size <= {largest}: raise outside("{name}", size, {largest})
+            {name} = size"""
+_SINGLE: Final = """if not size: raise outside("{name}", size, 0)
+            at += size
+            {name} = {part}"""
+_REPEATED: Final = """at += size
+            {name}.append({part})"""
+_READER: Final = """
+def read(span):
+    data, at, stop = span
+    last = 0
+    try:{blocks}
+    except IndexError:
+        raise misplaced(data, stop, stop, last) from None
+    if at != stop:
+        raise misplaced(data, at, stop, last)
+    return make({arguments})
+"""
+
+
+class _Block(NamedTuple):
+    name: str
+    most: int
+    """The largest number of occurrences."""
+    block: str
+    """The source that reads it."""
+
+
+class Frame:
+    """The fields of one kind of message, and the parser of its canonical form.
+
+    In the canonical form fields ascend, only repeated fields occur more than once, no field has its default value, and
+    every number has its shortest form. `most` is the largest number of parts of each repeated field.
+
+    Raises:
+        TypeError: a field has a type or a number that this codec does not support, or is repeated without a bound.
+    """
+
+    def __init__(self, described: Descriptor, most: Mapping[str, int]) -> None:
+        self._name = described.name
+        self._fields: dict[int, _Block] = {}
+        for one in sorted(described.fields, key=lambda field: field.number):
+            largest = _LARGEST.get(one.type, 0)
+            known = one.number <= _LAST_NUMBER and (largest or one.type in _PARTS)
+            if not known or (one.is_repeated and one.name not in most):
+                raise TypeError(f"{described.name}.{one.name} has an unsupported type or repeats without a limit")
+            bound = most[one.name] if one.is_repeated else 1
+            tag = one.number << 3 | (0 if largest else _LENGTH)
+            part, absent = _PARTS.get(one.type, ("", "0"))
+            kept = (_INTEGER if largest else _REPEATED if one.is_repeated else _SINGLE).format(
+                name=one.name, largest=largest, part=part
+            )
+            when = f"while len({one.name}) < {bound} and" if one.is_repeated else "if"
+            absent = "[]" if one.is_repeated else absent
+            block = _BLOCK.format(name=one.name, absent=absent, when=when, tag=tag, kept=kept)
+            self._fields[tag] = _Block(one.name, bound, block)
+
+    def reader(
+        self, what: str, make: Callable[..., OtherT], reads: Mapping[str, Callable[[Any], Any] | None]
+    ) -> Callable[[Span], OtherT]:
+        """Return the function that reads a message of this kind: `make` of the fields in `reads`, each converted by it.
+
+        The fields are integers, bytes, texts, spans of messages, and lists of these; a field that is not in `reads`
+        belongs to another answer than `what`, and must not be there. The function raises DecodeError if the message is
+        not in its canonical form, or has an unknown field or too many parts.
+
+        Compiled with the first message, as `dataclasses` compiles: an upload of one report is all overhead, and a loop
+        over a table of fields takes half as long again. A device, which reads few messages, starts without most.
+        """
+        found: Callable[[Span], OtherT] | None = None
+
+        def read(span: Span) -> OtherT:
+            nonlocal found
+            if found is None:
+                found = self._compiled(what, make, reads)
+            return found(span)
+
+        return read
+
+    def _compiled(
+        self, what: str, make: Callable[..., OtherT], reads: Mapping[str, Callable[[Any], Any] | None]
+    ) -> Callable[[Span], OtherT]:
+        known: dict[str, Any] = {
+            "make": make,
+            "misplaced": partial(self._misplaced, what),
+            "nothing": _NOTHING,
+            "outside": self._outside,
+            "varint": self._varint,
+            **{f"read_{name}": convert for name, convert in reads.items()},
+        }
+        spelled = (f"{name}=read_{name}({name})" if convert else f"{name}={name}" for name, convert in reads.items())
+        blocks = "".join(one.block for one in self._fields.values() if one.name in reads)
+        exec(_READER.format(blocks=blocks, arguments=", ".join(spelled)), known)  # noqa: S102 our own names
+        found: Callable[[Span], OtherT] = known["read"]
+        return found
+
+    def _misplaced(self, what: str, data: bytes, at: int, stop: int, last: int) -> DecodeError:
+        """Return the refusal of a message whose fields, up to the tag `last`, do not end at `stop` but at `at`."""
+        if at > stop:
+            return DecodeError(f"{self._name} ends inside a field")
+        try:
+            tag, _ = self._varint(data, at)
+        except IndexError:
+            return DecodeError(f"{self._name} ends inside a number")
+        field = self._fields.get(tag)
+        if field is None:
+            return DecodeError(f"{self._name} has an unknown field, {tag >> 3} of wire type {tag & 7}")
+        if tag == last:
+            return DecodeError(f"{self._name} has more than {field.most} {field.name}")
+        if tag > last:
+            return DecodeError(f"{what} has a field of another answer, {field.name}")
+        return DecodeError(f"{self._name}.{field.name} is out of order")
+
+    def _outside(self, name: str, value: int, largest: int) -> DecodeError:
+        """Return the refusal of an integer outside its range, or of an empty field (`largest` 0)."""
+        fault = f"is {value}, written are 1 to {largest}" if largest else "is written and empty"
+        return DecodeError(f"{self._name}.{name} {fault}")
+
+    def _varint(self, data: bytes, position: int) -> tuple[int, int]:
+        """Return a number in its shortest form, and the position after it; raises IndexError where `data` ends."""
+        value = 0
+        for place in range(_MAX_VARINT_BYTES):
+            byte = data[position + place]
+            value |= (byte & 0x7F) << 7 * place
+            if byte < 0x80:
+                if place and not byte:
+                    raise DecodeError(f"{self._name} has a padded number")
+                return value, position + place + 1
+        raise DecodeError(f"{self._name} has a number of more than {_MAX_VARINT_BYTES} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class WireMessage(Generic[DomainT, MessageT]):
+    """The codec of one message: `to_pb` builds it, `read` reads it in place, `largest` is its largest size in bytes."""
+
+    name: str
+    pb_type: type[MessageT]
+    to_pb: Callable[[DomainT], MessageT]
+    read: Callable[[Span], DomainT]
+    largest: int
+
+    def encode(self, value: DomainT) -> bytes:
+        """Return the message's bytes.
+
+        Raises:
+            UsageError: more bytes than `largest`.
+        """
+        data = self.to_pb(value).SerializeToString(deterministic=True)
+        if len(data) > self.largest:
+            raise UsageError(f"{self.name} has {len(data)} bytes, allowed: at most {self.largest}")
+        return data
+
+    def decode(self, data: bytes) -> DomainT:
+        """Return the message that these bytes encode; each message has exactly one encoding.
+
+        Raises:
+            DecodeError: too long, too many parts, not protobuf, a field out of its range, unknown, repeated or padded.
+        """
+        if len(data) > self.largest:
+            raise DecodeError(f"{self.name} has {len(data)} bytes, more than {self.largest}")
+        try:
+            return self.read(Span(data, 0, len(data)))
+        except (ValueError, UsageError) as error:
+            raise DecodeError(f"{self.name} holds a value out of its range") from error
+
+    def from_pb(self, message: MessageT) -> DomainT:
+        """Return the value of a message that the protobuf library has parsed, unknown fields included.
+
+        Raises:
+            DecodeError: as in `decode`.
+        """
+        return self.decode(message.SerializeToString(deterministic=True))
+
+
+def check_size(what: str, value: bytes, smallest: int, largest: int) -> bytes:
+    """Return the bytes if they are smallest..largest long.
+
+    Raises:
+        DecodeError: another size.
+    """
+    if not smallest <= len(value) <= largest:
+        raise DecodeError(f"{what} has {len(value)} bytes, not {smallest} to {largest}")
+    return value
+
+
+def check_count(what: str, count: int, smallest: int, largest: int) -> None:
+    """Refuse a count outside smallest..largest; called before anything of that number is built.
+
+    Raises:
+        DecodeError: the count is outside.
+    """
+    if not smallest <= count <= largest:
+        raise DecodeError(f"{count} {what}, not {smallest} to {largest}")
+
+
+def check_distinct(what: str, values: Iterable[bytes]) -> None:
+    """Refuse duplicates.
+
+    Raises:
+        DecodeError: one value appears twice.
+    """
+    seen: set[bytes] = set()
+    for value in values:
+        if value in seen:
+            raise DecodeError(f"{what} {value.hex()[:12]}… appears twice")
+        seen.add(value)
+
+
+def check_label(what: str, text: str, smallest: int, largest: int) -> str:
+    """Return a text from a peer if `check_text` allows it.
+
+    Raises:
+        DecodeError: too short, too long, or characters that are not allowed in any text of the protocol.
+    """
+    try:
+        check_text(text, smallest, largest)
+    except ValueError as error:
+        raise DecodeError(f"{what}: {error}") from None
+    return text
+
+
+# Messages that correspond to a dataclass.
+
 _BYTES: Final = FieldDescriptor.TYPE_BYTES
 
 
@@ -123,20 +397,17 @@ def conversion(
     _agree(f"bounds of {kind.__name__}", set(own) - set(names), set())
     parts = {name: _field(name, hints[name], own.get(name), described[name], bounds) for name in names}
     written = _call(dict[str, Any], {name: part.write for name, part in parts.items()})
-    build = _call(make or kind, {name: part.read for name, part in parts.items()})
-    parse = _frame(pb_type.DESCRIPTOR, own).parse
-    foreign = sorted(set(described) - set(names))
+    reads = {name: part.read for name, part in parts.items()}
+    read = _frame(pb_type.DESCRIPTOR, own).reader(kind.__name__, make or kind, reads)
+    if check is None:
+        return Conversion(pb_type, written, read)
 
-    def read(span: Span) -> DomainT:
-        found = parse(span)
-        if foreign:
-            _check_empty(kind.__name__, found, foreign)
-        value = build(found)
-        if check is not None:
-            check(value)
+    def read_checked(span: Span) -> DomainT:
+        value = read(span)
+        check(value)
         return value
 
-    return Conversion(pb_type, written, read)
+    return Conversion(pb_type, written, read_checked)
 
 
 def message(
@@ -168,15 +439,9 @@ def single(
     """
     [described] = pb_type.DESCRIPTOR.fields
     part = _field(described.name, kind, bound, described, {})
-    write, read, get = part.write or _same, part.read or _same, attrgetter(described.name)
-    parse = _frame(pb_type.DESCRIPTOR, {} if bound is None else {described.name: bound}).parse
-    return WireMessage(
-        name,
-        pb_type,
-        lambda value: pb_type(**{described.name: write(value)}),
-        lambda span: read(get(parse(span))),
-        largest,
-    )
+    write, own = part.write or _same, {} if bound is None else {described.name: bound}
+    read = _frame(pb_type.DESCRIPTOR, own).reader(name, _only, {described.name: part.read})
+    return WireMessage(name, pb_type, lambda value: pb_type(**{described.name: write(value)}), read, largest)
 
 
 def either(
@@ -192,13 +457,14 @@ def either(
 
     A message whose field `named_by` is not empty is the `other` answer, of type `kind`; else it is the usual one.
     """
-    get, parse = attrgetter(named_by), _frame(pb_type.DESCRIPTOR, {}).parse
+    every = dict.fromkeys(pb_type.DESCRIPTOR.fields_by_name)
+    parse = _frame(pb_type.DESCRIPTOR, {}).reader(name, SimpleNamespace, every)
 
     def to_pb(value: DomainT | OtherT) -> MessageT:
         return other.to_pb(value) if isinstance(value, kind) else usual.to_pb(cast("DomainT", value))
 
     def read(span: Span) -> DomainT | OtherT:
-        return other.read(span) if get(parse(span)) else usual.read(span)
+        return other.read(span) if getattr(parse(span), named_by) else usual.read(span)
 
     return WireMessage(name, pb_type, to_pb, read, largest)
 
@@ -208,10 +474,9 @@ def _frame(described: Any, bounds: Mapping[str, "Bound"]) -> Frame:
     return Frame(described, most)
 
 
-def _check_empty(what: str, found: SimpleNamespace, foreign: Iterable[str]) -> None:
-    for name in foreign:
-        if getattr(found, name):
-            raise DecodeError(f"{what} has a field of another answer, {name}")
+def _only(**values: OtherT) -> OtherT:
+    [value] = values.values()
+    return value
 
 
 def _same(value: Any) -> Any:
@@ -261,7 +526,8 @@ def _plain(kind: Any, described: Any, bounds: Bounds) -> _Field | None:
     if kind in (int, bool):
         return _Field(None, None)
     if issubclass(kind, bytes | str) and kind not in (bytes, str):
-        return _Field(None, kind)  # An id checks its own size or spelling.
+        # An id checks its own size or spelling; the few names of parties come with every message.
+        return _Field(None, lru_cache(maxsize=64)(kind) if issubclass(kind, str) else kind)
     return None
 
 
@@ -322,7 +588,8 @@ def _parts(what: str, kind: Any, bound: Bound | None, described: Any, bounds: Bo
     write, read = part.write, part.read
 
     def read_all(raw: Sequence[Any]) -> tuple[Any, ...]:
-        check_count(what, len(raw), bound.smallest, bound.largest)
+        if not bound.smallest <= len(raw):
+            check_count(what, len(raw), bound.smallest, bound.largest)  # The parser has counted up to the largest.
         return tuple(map(read, raw)) if read else tuple(raw)
 
     def write_all(values: Iterable[Any]) -> list[Any]:
@@ -337,14 +604,11 @@ def _row(kind: Any, described: Any) -> _Field:
     rows = zip(described.fields, get_args(kind), strict=True)
     parts = {one.name: _field(one.name, part, None, one, {}) for one, part in rows}
     converts = [part.write or _same for part in parts.values()]
-    parse, build = _frame(described, {}).parse, _call(_row_of, {name: part.read for name, part in parts.items()})
+    read = _frame(described, {}).reader(described.name, _row_of, {name: part.read for name, part in parts.items()})
 
     def write(values: Sequence[Any]) -> dict[str, Any]:
         written = (convert(value) for convert, value in zip(converts, values, strict=True))
         return dict(zip(names, written, strict=True))
-
-    def read(span: Span) -> Any:
-        return build(parse(span))
 
     return _Field(write, read)
 

@@ -6,6 +6,7 @@ length of a column the size of its shares or ciphertexts; a column is split only
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from itertools import groupby, pairwise
 from struct import unpack
 from typing import Any, Final, Self
@@ -22,8 +23,17 @@ from fleetcount_protocol.limits import (
 )
 from fleetcount_protocol.messages import Instalment, InstalmentReply, Receipt, Refusal
 from fleetcount_protocol.v1 import device_pb2 as pb
-from fleetcount_protocol.wire.codec import Bounds, Count, Joined, Range, Size, conversion
-from fleetcount_protocol.wire.strict import WireMessage, check_count, check_size
+from fleetcount_protocol.wire.codec import (
+    Bounds,
+    Count,
+    Joined,
+    Range,
+    Size,
+    WireMessage,
+    check_count,
+    check_size,
+    conversion,
+)
 
 _MOST: Final = MAX_INSTALMENTS_PER_BATCH
 _NUMBER_BYTES: Final = 2
@@ -303,31 +313,57 @@ def _columns(
     ciphertexts: bytes,
 ) -> InstalmentColumns:
     """Return the columns of one run, each split after its length is checked."""
-    count = len(report_ids) // ReportId.SIZE
-    check_count("instalments", count, 1, _MOST)
-    run = InstalmentColumns(
+    sizes = _part_sizes(
+        round, len(report_ids), len(session_ids), len(key_numbers), len(public_shares), len(ciphertexts)
+    )
+    reports, sessions, numbers, shares, sealed = (
+        [report_ids],
+        [session_ids],
+        [key_numbers],
+        [public_shares],
+        [ciphertexts],
+    )
+    if len(report_ids) > ReportId.SIZE:  # The column of an only part is that part.
+        columns = (report_ids, session_ids, key_numbers, public_shares, ciphertexts)
+        # One call of `struct` takes a third of as many slices.
+        forms = (f"{size}s" * (len(report_ids) // ReportId.SIZE) for size in sizes)
+        reports, sessions, numbers, shares, sealed = (list(unpack(*one)) for one in zip(forms, columns, strict=True))
+    if _NO_NUMBER in numbers:
+        raise DecodeError("the number of a window key is 0, not 1 to 65535")
+    return InstalmentColumns(
         window_id=window_id,
         round=round,
-        report_ids=_cut("report id", report_ids, count, ReportId.SIZE, ReportId.SIZE),
-        session_ids=_cut("session id", session_ids, count, SessionId.SIZE, SessionId.SIZE),
-        key_numbers=_cut("key number", key_numbers, count, _NUMBER_BYTES, _NUMBER_BYTES),
-        public_shares=_cut("public share", public_shares, count, 0, 0 if round == 1 else MAX_PUBLIC_SHARE_BYTES),
-        ciphertexts=_cut("ciphertext", ciphertexts, count, AES_GCM_TAG_BYTES + 1, MAX_CIPHERTEXT_BYTES),
+        report_ids=reports,
+        session_ids=sessions,
+        key_numbers=numbers,
+        public_shares=shares,
+        ciphertexts=sealed,
     )
-    if _NO_NUMBER in run.key_numbers:
-        raise DecodeError("the number of a window key is 0, not 1 to 65535")
-    return run
 
 
-def _cut(what: str, column: bytes, count: int, smallest: int, largest: int) -> list[bytes]:
-    """Return the `count` fields of a column; all have one size, within smallest..largest."""
-    size, rest = divmod(len(column), count)
-    if rest or not smallest <= size <= largest:
-        raise DecodeError(
-            f"a column of {count} {what}s has {len(column)} bytes, not {count} times one size, {smallest} to {largest}"
-        )
-    # One call of `struct` takes a third of as many slices; the column of an only part is that part.
-    return [column] if count == 1 else list(unpack(f"{size}s" * count, column))
+@lru_cache(maxsize=256)
+def _part_sizes(round_number: int, *lengths: int) -> tuple[int, ...]:
+    """Return the size of a part of each column, by the columns' lengths; a question's reports have the same lengths.
+
+    Raises:
+        DecodeError: the number is out of range, or a length is not that number of parts of one size within its range.
+    """
+    count = lengths[0] // ReportId.SIZE
+    check_count("instalments", count, 1, _MOST)
+    ranges = (
+        ("report id", ReportId.SIZE, ReportId.SIZE),
+        ("session id", SessionId.SIZE, SessionId.SIZE),
+        ("key number", _NUMBER_BYTES, _NUMBER_BYTES),
+        ("public share", 0, 0 if round_number == 1 else MAX_PUBLIC_SHARE_BYTES),
+        ("ciphertext", AES_GCM_TAG_BYTES + 1, MAX_CIPHERTEXT_BYTES),
+    )
+    for length, (what, smallest, largest) in zip(lengths, ranges, strict=True):
+        size, rest = divmod(length, count)
+        if rest or not smallest <= size <= largest:
+            raise DecodeError(
+                f"a column of {count} {what}s has {length} bytes, not {count} times one size, {smallest} to {largest}"
+            )
+    return tuple(length // count for length in lengths)
 
 
 def _check_replies(run: InstalmentReplyColumns) -> None:
@@ -342,6 +378,8 @@ def _check_replies(run: InstalmentReplyColumns) -> None:
 
 
 def _check_upload(upload: Upload) -> None:
+    if len(upload.runs) == 1:
+        return  # Whose number of parts is checked with its columns.
     _check_total(upload.runs)
     for one, other in pairwise(upload.runs):
         if one.shape == other.shape:

@@ -56,9 +56,21 @@ from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.v1 import device_pb2
 from fleetcount_protocol.v1 import peer_pb2 as pb
 from fleetcount_protocol.window.domain import MAX_OPENED
-from fleetcount_protocol.wire.codec import Bounds, Count, Label, Range, Size, conversion, either, message, single
+from fleetcount_protocol.wire.codec import (
+    Bounds,
+    Count,
+    Label,
+    Range,
+    Size,
+    check_count,
+    check_distinct,
+    check_size,
+    conversion,
+    either,
+    message,
+    single,
+)
 from fleetcount_protocol.wire.question import ORDERS_BYTES, QUESTION_BOUNDS, SIGNED_QUESTION, SMALL_BYTES
-from fleetcount_protocol.wire.strict import check_count, check_distinct, check_size
 
 # The accepted set of a window as a stream of chunks (protos/…/peer.proto): its leaves, then report ids of some leaves.
 #
