@@ -3,16 +3,19 @@
 from collections.abc import Callable
 from typing import Any, cast
 
+import grpc
+import grpc.aio
 import pytest
 from fleetcount.command.base import CannotReachError
 from fleetcount.read import asking
-from fleetcount.read.asking import WindowReader
+from fleetcount.read.asking import WindowReader, why_refused
 from fleetcount.read.readers import Reader
-from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.errors import PeerProblem, UsageError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import QuestionList, ReleaseAnswer, WindowState
 from fleetcount_protocol.wire.device import RELEASE_ANSWER
 from fleetcount_protocol.wire.question import QUESTION_LIST
+from grpc.aio import Metadata
 
 from tests.support.question_samples import sampling_question
 
@@ -24,15 +27,17 @@ WITH_RECORD = RELEASE_ANSWER.encode(
 
 
 class Far:
-    """A channel to an aggregator that gives one answer to everything."""
+    """A channel to an aggregator that gives one answer to everything, or one error."""
 
-    def __init__(self, answer: bytes) -> None:
+    def __init__(self, answer: bytes | grpc.aio.AioRpcError) -> None:
         self.answer = answer
         self.closed = False
 
     def unary_unary(self, method: str) -> Callable[..., Any]:
         async def call(_request: bytes, timeout: float) -> bytes:
-            return self.answer
+            if isinstance(self.answer, bytes):
+                return self.answer
+            raise self.answer
 
         return call
 
@@ -49,6 +54,9 @@ class SomeReader:
     def credentials(self, name: str) -> None:
         return None
 
+    def certificate(self) -> None:
+        return None
+
 
 def reader_of(monkeypatch: pytest.MonkeyPatch, *answers: bytes | Exception) -> tuple[WindowReader, list[Far]]:
     opened: list[Far] = []
@@ -56,8 +64,9 @@ def reader_of(monkeypatch: pytest.MonkeyPatch, *answers: bytes | Exception) -> t
 
     def channel(*_: object) -> Far:
         answer = next(given)
-        if isinstance(answer, Exception):
+        if isinstance(answer, UsageError):
             raise answer
+        assert isinstance(answer, bytes | grpc.aio.AioRpcError)
         opened.append(Far(answer))
         return opened[-1]
 
@@ -96,3 +105,24 @@ async def test_channels_are_closed_when_a_later_one_cannot_be_opened(monkeypatch
         await reader.__aenter__()
 
     assert [one.closed for one in opened] == [True]
+
+
+def not_found(problem: PeerProblem) -> grpc.aio.AioRpcError:
+    return grpc.aio.AioRpcError(grpc.StatusCode.NOT_FOUND, Metadata(), Metadata(), details=problem.value)
+
+
+async def test_a_server_of_another_aggregator_is_none_that_lacks_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without TLS nothing else says that an endpoint is another aggregator's."""
+    reader, _ = reader_of(monkeypatch, not_found(PeerProblem.UNKNOWN_WINDOW))
+    async with reader:
+        assert await reader.ask(WINDOW) is None
+
+    wrong = not_found(PeerProblem.UNKNOWN_AGGREGATOR)
+    reader, _ = reader_of(monkeypatch, wrong)
+    async with reader:
+        with pytest.raises(CannotReachError):
+            await reader.ask(WINDOW)
+    monkeypatch.setattr(asking, "_channel", lambda *_: Far(wrong))
+    aggregator = QUESTION.aggregators[0]
+    said = await why_refused(cast("Reader", SomeReader()), aggregator.aggregator_id, aggregator.grpc_endpoint)
+    assert said

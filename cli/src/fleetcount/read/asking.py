@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 
 import grpc
 import grpc.aio
-from fleetcount_protocol.errors import DecodeError
+from fleetcount_protocol.errors import DecodeError, PeerProblem
 from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES
 from fleetcount_protocol.messages import QuestionQuery, ReleaseAnswer, ReleaseQuery
@@ -74,7 +74,7 @@ class WindowReader:
                 query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator.aggregator_id, window_id=window_id))
                 answer = RELEASE_ANSWER.decode(await channel.unary_unary(_GET_RELEASE)(query, timeout=TIMEOUT_S))
             except (grpc.aio.AioRpcError, DecodeError) as error:
-                reached = reached or _code(error) is grpc.StatusCode.NOT_FOUND
+                reached = reached or _lacks_window(error)
                 why = self._why(aggregator, error)
                 continue
             if answer.record:
@@ -124,8 +124,11 @@ class WindowReader:
         return f"{aggregator.grpc_endpoint}: {call_reason(error, self._reader.certificate())}"
 
 
-def _code(error: grpc.aio.AioRpcError | DecodeError) -> grpc.StatusCode | None:
-    return None if isinstance(error, DecodeError) else error.code()
+def _lacks_window(error: grpc.aio.AioRpcError | DecodeError) -> bool:
+    """Whether an aggregator answered that it does not know a window; one of another name answers with the same code."""
+    if isinstance(error, DecodeError) or error.code() is not grpc.StatusCode.NOT_FOUND:
+        return False
+    return error.details() != PeerProblem.UNKNOWN_AGGREGATOR.value
 
 
 async def why_refused(reader: Reader, aggregator: AggregatorId, endpoint: str) -> str:
@@ -141,7 +144,7 @@ async def why_refused(reader: Reader, aggregator: AggregatorId, endpoint: str) -
     try:
         await channel.unary_unary(_GET_RELEASE)(query, timeout=TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
-        return "" if error.code() is grpc.StatusCode.NOT_FOUND else call_reason(error, reader.certificate())
+        return "" if _lacks_window(error) else call_reason(error, reader.certificate())
     finally:
         await channel.close()
     return ""
