@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator import durable_steps
 from fleetcount_aggregator.durable_steps import RULES, Entry, Step, move, once, step_name, taken
-from fleetcount_aggregator.host.host import Host, Identity, Limits
+from fleetcount_aggregator.host.host import Host, Limits, OwnIdentity
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import TRANSITIONS, UNFINISHED, StateConflictError
 from fleetcount_aggregator.memory.windows import Windows
@@ -52,7 +52,7 @@ BATCH_STEPS = {"propose": "propose/3", "finish": "finish/3", "batch": "batch/3"}
 
 def windows_over(store: Store, state: WindowState) -> Windows:
     key = Ed25519PrivateKey.generate()
-    identity = Identity(
+    identity = OwnIdentity(
         aggregator_id=AggregatorId("alpha"), operator="A", deployment="test", signing_key=key, trusted={}, device_ca=()
     )
     host = Host(identity=identity, keys=KeyRing({}), clock=ManualClock(0), limits=Limits(), noise=NoNoise())

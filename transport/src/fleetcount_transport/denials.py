@@ -23,7 +23,7 @@ from fleetcount_protocol.errors import PeerError, UsageError
 
 from fleetcount_transport.durable_files import replace_file
 from fleetcount_transport.logs import log
-from fleetcount_transport.strangers import apart, ask
+from fleetcount_transport.strangers import ask, in_daemon_thread
 from fleetcount_transport.toml_table import ConfigError
 
 FILE_POLL_S: Final = 1.0
@@ -153,7 +153,7 @@ class Denials:
         if source.file is not None and stamp == self._stamp:
             return
         try:
-            await apart(lambda: self._accept(source.read()))
+            await in_daemon_thread(lambda: self._accept(source.read()))
             self._complaint = ""
         except FutureListError as error:
             self._complain(str(error))

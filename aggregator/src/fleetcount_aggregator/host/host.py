@@ -31,7 +31,7 @@ _LARGEST_TOTAL: Final = Decimal(LARGEST_BUDGET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class OwnIdentity:
     """The identity of this aggregator.
 
     `trusted` has itself and every configured peer; `device_ca` are the authorities that enrol devices.
@@ -102,7 +102,7 @@ class NoiseSource(Protocol):
 class Host:
     """The environment that all rules of one aggregator share. `pause` waits a number of seconds."""
 
-    identity: Identity
+    identity: OwnIdentity
     keys: KeyRing
     clock: Clock
     limits: Limits

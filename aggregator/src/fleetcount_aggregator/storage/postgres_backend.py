@@ -127,15 +127,15 @@ class PostgresBackend:
         self._link = link
         self._patient = PatientLink(link)
 
-    def know(self, states: Sequence[LogState]) -> None:
-        """See `LogBackend.know`: the rows of lanes know."""
+    def expect_lengths(self, states: Sequence[LogState]) -> None:
+        """See `LogBackend.expect_lengths`: the rows of lanes know."""
 
-    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
-        """See `LogBackend.given_up`."""
+    def put_aside(self, states: Sequence[LogState]) -> list[WindowId]:
+        """See `LogBackend.put_aside`."""
         return []
 
-    def leaves(self, window_id: WindowId) -> bool:
-        """See `LogBackend.leaves`."""
+    def has_leftovers(self, window_id: WindowId) -> bool:
+        """See `LogBackend.has_leftovers`."""
         return self.holds(window_id)
 
     def install(self, db: Database, window_id: WindowId) -> None:

@@ -128,8 +128,8 @@ class Store:
             backend = engine.log_backend(path)
             logs = opened.enter_context(closing(ReportLogs(backend, data_keys, alone=engine.alone)))
             states = sealed.read(sql.read_log_states)
-            if given_up := backend.given_up(states):
-                sealed.write(lambda db: _end_lost(db, given_up))
+            if aside := backend.put_aside(states):
+                sealed.write(lambda db: _end_lost(db, aside))
                 states = sealed.read(sql.read_log_states)
             needed = [one.window_id for one in states if not one.ended or backend.holds(one.window_id)]
             damaged = data_keys.take_up(needed)
@@ -141,7 +141,7 @@ class Store:
             damaged += sealed.read(damage_at_start)
             rows, over = sealed.read(ended.read_unpurged), [one.window_id for one in states if one.ended]
             keys = data_keys.held()
-            left = [one for one in over if one in rows or backend.leaves(one) or one in keys]
+            left = [one for one in over if one in rows or backend.has_leftovers(one) or one in keys]
             engine.release_memory()
             give_back()
             opened.pop_all()

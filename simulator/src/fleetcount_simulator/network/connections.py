@@ -45,23 +45,23 @@ class Connections:
         self._authorities = (Path(spec.authorities) / "aggregators.crt").read_bytes()
         self._gate = asyncio.Semaphore(spec.at_once)
         self._shared = SharedTransport(self._all_devices()) if spec.connections == SHARED else None
-        self.stay = self._shared is not None or spec.at_once >= len(spec.numbers)
+        self.all_stay = self._shared is not None or spec.at_once >= len(spec.numbers)
         """Whether all devices stay connected from the first session to the last receipt."""
 
     @property
     def idle_close_s(self) -> float:
         """Idle seconds after which a device closes its connection: infinite, or 0 where other devices wait for one."""
-        return math.inf if self.stay else 0.0
+        return math.inf if self.all_stay else 0.0
 
     def of(self, identity: DeviceIdentity) -> Transport:
         """Return the transport of one device; it connects on first use."""
         return self._shared or GatedTransport(self._own(identity), self._gate)
 
-    def scout(self) -> Transport:
+    def question_transport(self) -> Transport:
         """Return the transport that asks for questions, shared or of one more device; the caller closes it."""
         return self._shared or self._own(DeviceIdentity.generate(self._authority))
 
-    def calling(self) -> SharedTransport:
+    def shared_grpc(self) -> SharedTransport:
         """Return a new gRPC connection that all devices share, for calls after a window; the caller disconnects it."""
         return SharedTransport(self._own(DeviceIdentity.generate(self._authority), "grpc"))
 
