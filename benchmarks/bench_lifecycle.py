@@ -22,7 +22,7 @@ from bench_intake import deploy
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.host import Identity
+from fleetcount_aggregator.host.host import OwnIdentity
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.memory.installed import InstalledQuestion, window_row
 from fleetcount_aggregator.memory.questions import QUESTION
@@ -70,7 +70,7 @@ class Seat:
     """One aggregator of a deployment, and the signing keys of all."""
 
     config: AggregatorConfig
-    identity: Identity
+    identity: OwnIdentity
     aggregators: tuple[Aggregator, ...]
     keys: tuple[Ed25519PrivateKey, ...]
 

@@ -28,7 +28,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from batch_sharding import BatchSharder
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_aggregator.host.host import Identity, Limits
+from fleetcount_aggregator.host.host import Limits, OwnIdentity
 from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.host.store_place import StorePlace
@@ -91,7 +91,7 @@ class Seat:
     seed: int
 
     @property
-    def identity(self) -> Identity:
+    def identity(self) -> OwnIdentity:
         """Who the aggregator is."""
         keys = [Ed25519PrivateKey.from_private_bytes(one) for one in self.signing_keys]
         return identity_of(described(keys, self.ports), self.position, keys[self.position])

@@ -251,7 +251,7 @@ async def time_workers(cluster: Cluster, root: Path, trials: int) -> None:
         engine = open_engine(place, alone=False)
         store = Store.over(engine, place.file, key)
         opened.push_async_callback(store.close)
-        if not isinstance(engine, PostgresEngine) or not await asyncio.to_thread(engine.stand):
+        if not isinstance(engine, PostgresEngine) or not await asyncio.to_thread(engine.take_lead):
             raise SystemExit("another process leads")
         await fill(store, asked, 512 if smoke() else BATCH)
         row = await store.read(read_window, asked.window_id)

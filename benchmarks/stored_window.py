@@ -6,7 +6,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.host import Host, Identity, Limits
+from fleetcount_aggregator.host.host import Host, Limits, OwnIdentity
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.memory.installed import InstalledWindow, window_row
 from fleetcount_aggregator.release.noise import SystemNoise
@@ -25,7 +25,7 @@ from fleetcount_protocol.window.signing import TrustedAggregator
 from one_window import SEED
 
 
-def identity_of(aggregators: Sequence[Aggregator], position: int, key: Ed25519PrivateKey) -> Identity:
+def identity_of(aggregators: Sequence[Aggregator], position: int, key: Ed25519PrivateKey) -> OwnIdentity:
     """Return who an aggregator is, and that it trusts itself and the others under the keys they are described with."""
     own = aggregators[position]
     trusted: dict[AggregatorId, TrustedAggregator] = {
@@ -34,7 +34,7 @@ def identity_of(aggregators: Sequence[Aggregator], position: int, key: Ed25519Pr
         )
         for one in aggregators
     }
-    return Identity(
+    return OwnIdentity(
         aggregator_id=own.aggregator_id,
         operator=own.operator,
         deployment="bench",
@@ -44,7 +44,7 @@ def identity_of(aggregators: Sequence[Aggregator], position: int, key: Ed25519Pr
     )
 
 
-def context_over(store: Store, identity: Identity, workers: Workers, **others: Any) -> Context:
+def context_over(store: Store, identity: OwnIdentity, workers: Workers, **others: Any) -> Context:
     """Return what the rules of an aggregator need, over a store; `others` replace what a default stands for."""
     parts: dict[str, Any] = {
         "keys": KeyRing({1: HpkeKeyPair.generate(1)}),

@@ -6,13 +6,16 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import Encoding
+from fleetcount.keys import pki_directory
 from fleetcount.keys.pki_directory import PkiDirectory
+from fleetcount.keys.requests import read_request
 from fleetcount_protocol.channel.certificates import (
     Purpose,
     aggregator_names,
@@ -144,6 +147,41 @@ def test_renewing_for_a_new_key_denies_the_old_one_at_once(fleetcount: Callable,
     assert key_digest(load_certificate(Path("new.crt"))) != key_digest(old)
 
 
+@pytest.mark.parametrize("writes", range(4))
+def test_a_renewal_that_was_killed_leaves_a_certificate_that_works_and_is_completed_by_the_same_command(
+    fleetcount: Callable, made: Path, monkeypatch: pytest.MonkeyPatch, writes: int
+) -> None:
+    class Killed(BaseException):
+        pass
+
+    old = enrol(fleetcount, "car")
+    ask(fleetcount, "new")
+    directory, key = PkiDirectory(made / "PKI"), read_request(Path("new.csr")).key
+    left = iter(range(writes))
+    really = pki_directory.write_file
+
+    def write(*args: Any, **how: Any) -> None:
+        if next(left, None) is None:
+            raise Killed
+        really(*args, **how)
+
+    monkeypatch.setattr(pki_directory, "write_file", write)
+    with pytest.raises(Killed):
+        directory.renew(old, key, Path("new.crt"), validity=timedelta(days=1), list_validity=None)
+    monkeypatch.undo()
+    monkeypatch.chdir(made)
+
+    denied = directory.deny_list().keys
+    assert [one.key for one in directory.issued() if one.key not in denied], "one of the party's works"
+    assert not Path("new.crt").exists(), "never one that counts beside the old one"
+    options = ("--pki", "PKI", "--certificate", "car.crt", "--csr", "new.csr")
+    ran = fleetcount("pki", "renew", *options, "--output", "new.crt")
+    assert ran.code == 0, ran.err
+    assert directory.deny_list().keys == (key_digest(old),)
+    assert load_certificate(Path("new.crt")) in [one.certificate for one in directory.issued()]
+    assert len(directory.issued()) == 2
+
+
 def test_revoking_by_file_and_by_name_adds_to_a_signed_list_with_rising_numbers(
     fleetcount: Callable, made: Path
 ) -> None:
@@ -246,6 +284,14 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
     "no days": (("enrol", "--csr", "new.csr", "--output", "x.crt", "--days", "0"), "--days"),
     "renewing a stranger's": (("renew", "--certificate", "stranger.crt", "--output", "x.crt"), "was not issued here"),
     "renewing a revoked one": (("renew", "--certificate", "gone.crt", "--output", "x.crt"), "is on the deny list"),
+    "renewing for a revoked key": (
+        ("renew", "--certificate", "car.crt", "--csr", "gone.csr", "--output", "x.crt"),
+        "this key is on the deny list",
+    ),
+    "renewing for another's key": (
+        ("renew", "--certificate", "car.crt", "--csr", "alpha.csr", "--output", "x.crt"),
+        "the new key has a certificate already",
+    ),
     "enrolling a revoked key": (("enrol", "--csr", "gone.csr", "--output", "x.crt"), "this key is on the deny list"),
     "revoking nobody": (("revoke",), "give --certificate or --name"),
     "revoking a stranger": (("revoke", "--certificate", "stranger.crt"), "was not issued here"),

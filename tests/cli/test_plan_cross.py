@@ -30,7 +30,7 @@ def test_a_cross_says_what_cells_margins_and_total_err_by(fleetcount: Callable) 
     alone = math.sqrt(2 * Fraction(cells["noise_variance"]))
     errors = found["joined_standard_errors"]
     assert [round(one / alone, 2) for one in (errors["cell"], *errors["margins"])] == [1.5, 1.5, 1.47]
-    assert "A table of 16 by 4; standard error where all its numbers add up" in said
+    assert "A table of 16 by 4; standard error in devices with all its numbers reconciled" in said
     assert f"a value of signal 1, 16 of them: {errors['margins'][0]:,.1f}, {2 * alone:,.1f}" in said
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,18 @@ def test_a_program_without_an_event_loop_answers_in_one_call(tmp_path: Path) -> 
 
     assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED]
     assert read == ["B"]
+
+
+def test_a_device_runs_in_any_thread(tmp_path: Path) -> None:
+    """docs/for-device-makers.md: `run` has an event loop of its own and needs no main thread."""
+    world = Deployment()
+    world.ask()
+    device = world.device(tmp_path / "device.db", world.transport())
+
+    with ThreadPoolExecutor(1) as pool:
+        (outcome,) = pool.submit(device.run, once=True).result()
+
+    assert outcome.kind is OutcomeKind.DELIVERED
 
 
 class Counted(MemoryTransport):

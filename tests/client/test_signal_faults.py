@@ -155,3 +155,40 @@ async def test_a_signal_that_never_fits_is_refused_when_the_question_is_judged(
     assert [one.kind for one in again] == [OutcomeKind.REFUSED]
     assert device.spool.charges() == ()
     assert source.asked >= 1
+
+
+async def test_a_mistake_of_the_program_ends_no_other_question(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def read() -> float:
+        raise AttributeError("63.5")
+
+    world = Deployment()
+    world.ask(domain=BINS, mechanism=SamplingDie.uniform(Fraction(1, 4), BINS.values))
+    wider = Bins(edges=(Fraction(0), Fraction(60)), open_above=True, unit="km/h")
+    other = world.ask(domain=wider, mechanism=SamplingDie.uniform(Fraction(1, 4), wider.values))
+    device = world.device(tmp_path / "device.db", world.transport())
+    sources = iter([read, lambda: 63.5])
+
+    def first_raises() -> float:
+        return next(sources)()
+
+    outcomes = await device.answer({SIGNAL: first_raises})
+
+    assert [one.kind for one in outcomes] == [OutcomeKind.DELIVERED] * 2
+    assert sorted(one.fault.partition(" (")[0] for one in outcomes) == ["", "reading it raised AttributeError"]
+    assert "63.5" not in f"{caplog.text} {outcomes} {device.status()}"
+    assert world.report_ids(other, 2)
+
+
+async def test_conditions_that_raise_let_the_window_pass(tmp_path: Path) -> None:
+    def conditions() -> bool:
+        raise RuntimeError("no bus")
+
+    world = Deployment()
+    world.ask(domain=BINS, mechanism=SamplingDie.uniform(Fraction(1, 4), BINS.values))
+    device = world.device(tmp_path / "device.db", world.transport(), truth=63.5, conditions=conditions)
+
+    (outcome,) = await device.answer()
+
+    assert (outcome.kind, outcome.reason) == (OutcomeKind.MISSED, "the program's conditions raised RuntimeError")

@@ -1,6 +1,8 @@
 """A signal is read when asked, and whatever cannot be read is "none of them"."""
 
+import asyncio
 import os
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -91,11 +93,21 @@ async def test_a_source_that_has_no_value_now_reads_as_nothing(error: Exception)
     assert (reading.value, reading.fault, bool(reading.why_none)) == (None, "", True)
 
 
-async def test_a_mistake_in_the_owners_function_is_not_hidden() -> None:
+async def test_a_mistake_in_the_owners_function_is_a_fault_that_says_where_and_holds_no_value() -> None:
     def source() -> float:
-        raise TypeError("a bug")
+        raise TypeError("63 is a bug")
 
-    with pytest.raises(TypeError):
+    reading = await read_signal({"Vehicle.Speed": source}, "Vehicle.Speed")
+
+    assert reading.value is None
+    assert re.fullmatch(r"reading it raised TypeError \(test_signals\.py line [0-9]+\)", reading.fault)
+
+
+async def test_a_source_that_is_cancelled_is_not_a_fault() -> None:
+    async def source() -> float:
+        raise asyncio.CancelledError
+
+    with pytest.raises(asyncio.CancelledError):
         await read_signal({"Vehicle.Speed": source}, "Vehicle.Speed")
 
 

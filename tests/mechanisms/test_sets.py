@@ -1,5 +1,6 @@
 """Sets of values of one device: what a change moves, by enumeration of all sets, and what a count of holders costs."""
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, product
 
@@ -11,7 +12,7 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels, worst_moves
 from fleetcount_mechanisms.losses import moves_pure, moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.planned_noise import Spread
+from fleetcount_mechanisms.planned_noise import Spread, noise_for
 from fleetcount_mechanisms.statement import ledger_loss_of, relation_of, views_of
 
 SIZES = [(2, 2), (3, 2), (4, 2), (5, 2), (5, 3), (4, 4)]
@@ -58,6 +59,8 @@ def test_the_number_of_holders_is_free_at_its_noise_and_not_below(
 
     assert spread.levels.total is (most < values)
     if most == values:
+        with pytest.raises(MechanismError, match=rf"sets of {most} of {values} values, allowed: .* of fewer values"):
+            noise_for(answer, Fraction(1), law=TwoSidedNoise, spread=Spread(levels=replace(spread.levels, total=True)))
         return
     assert spread.ratios == (Fraction(1, min(2 * most, values) - most),)
     assert price(spread.design(answer, noise).moves) == alone

@@ -6,7 +6,7 @@ import random
 from collections.abc import Sequence
 from typing import Any, Final
 
-from fleetcount_aggregator.journal import released_here
+from fleetcount_aggregator.durable_steps import released_here
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release.record import decode_record
 from fleetcount_transport.failpoints import AGGREGATOR_FAILPOINTS

@@ -1,8 +1,8 @@
 """The world of the model: real aggregators of one window and four devices, on virtual time, one thread and one loop.
 
-Everything an aggregator decides is the code that runs in production: intake, proofs, agreement, release, settling, the
-journal, greetings. What stands for something else: stores in memory, calls between aggregators as function calls, a
-clock that is told the time, noise that is zero. The proofs are computed for real once and remembered by all their
+Everything an aggregator decides is the code that runs in production: intake, proofs, agreement, release, settling,
+durable steps, greetings. What stands for something else: stores in memory, calls between aggregators as function calls,
+a clock that is told the time, noise that is zero. The proofs are computed for real once and remembered by all their
 input bytes: they have no state, and a list of operations meets the same reports thousands of times.
 """
 

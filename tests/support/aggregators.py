@@ -15,7 +15,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.host import Host, Identity, Limits, NoiseSource
+from fleetcount_aggregator.host.host import Host, Limits, NoiseSource, OwnIdentity
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.host.store_place import StorePlace
@@ -274,8 +274,8 @@ class Network:
         wrong_s = self.wrong_s.get(self.seats.index(seat), 0.0)
         return AheadClock(self.clock, wrong_s) if wrong_s else self.clock
 
-    def _identity(self, seat: Seat) -> Identity:
-        return Identity(
+    def _identity(self, seat: Seat) -> OwnIdentity:
+        return OwnIdentity(
             aggregator_id=seat.aggregator_id,
             operator=seat.aggregator.operator,
             deployment="test",

@@ -29,13 +29,13 @@ class ReplicaStore:
 
     def lead(self) -> int:
         """Let this one take the steps that happen once a window; return under which epoch."""
-        assert self.engine.stand()
+        assert self.engine.take_lead()
         assert self.engine.epoch is not None
         return self.engine.epoch
 
-    def resign(self) -> None:
+    def release_lead(self) -> None:
         """Let another lead."""
-        self.engine.resign()
+        self.engine.release_lead()
 
     async def give(self, rows: Sequence[StoredInstalment]) -> list[StoreOutcome]:
         """Give it instalments, as an intake does; one outcome each."""

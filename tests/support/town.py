@@ -15,7 +15,7 @@ import grpc.aio
 import pytest
 from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.host import Identity, Limits
+from fleetcount_aggregator.host.host import Limits, OwnIdentity
 from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
 from fleetcount_aggregator.process.app import build_identity
 from fleetcount_aggregator.process.serving import rotation_of
@@ -82,7 +82,7 @@ class _Network(Network):
             at_rest_key=load_store_key(store_key_file),
         )
 
-    def _identity(self, seat: Seat) -> Identity:
+    def _identity(self, seat: Seat) -> OwnIdentity:
         return build_identity(self._configs[seat.aggregator_id])
 
 

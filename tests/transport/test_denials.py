@@ -158,3 +158,42 @@ async def test_a_list_from_the_future_is_not_taken_and_does_not_stand_in_the_way
     time[0] += 1
     await again.poll()
     assert again.keys == {bytes(device_key(2))}, "the same file, once the clock is right"
+
+
+def test_a_late_clock_does_not_bring_back_a_list_older_than_the_kept_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, kept = tmp_path / "deny-list", tmp_path / "kept"
+    source = DenySource(file=write_list(path, 1, number=5, issued_at=START), kept=kept)
+    Denials.open(source, AUTHORITIES, lambda: START)
+    newest, at = kept.read_bytes(), kept.stat()
+
+    for clock in (START - 301, START - 300):
+        again = Denials.open(source, AUTHORITIES, lambda clock=clock: clock)  # type: ignore[misc]
+        assert again.denies(device_key(1))
+        said = "".join(capsys.readouterr())
+        assert ("kept_deny_list_from_the_future" in said) == (clock < START - 300)
+        assert "deny_list_refused" not in said, "the source has the same list"
+
+    write_list(path, number=4)
+    with pytest.raises(ConfigError, match="number 4, allowed: above 5"):
+        Denials.open(source, AUTHORITIES, lambda: START - 3800)
+
+    assert kept.read_bytes() == newest
+    assert (kept.stat().st_ino, kept.stat().st_mtime_ns) == (at.st_ino, at.st_mtime_ns), "no start writes it anew"
+
+
+@pytest.mark.parametrize("by", ["damage", "a stranger"])
+def test_a_kept_copy_that_cannot_be_used_is_said_and_replaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], by: str
+) -> None:
+    source = DenySource(file=write_list(tmp_path / "deny-list", 1), kept=tmp_path / "kept")
+    stranger = CertificateAuthority.create("test devices")
+    foreign = sign_deny_list(stranger, [], number=9, issued_at=START, expires=START + 9).encode()
+    (tmp_path / "kept").write_bytes(b"nonsense" if by == "damage" else foreign)
+
+    denials = Denials.open(source, AUTHORITIES)
+
+    assert denials.denies(device_key(1))
+    assert "kept_deny_list_refused" in "".join(capsys.readouterr())
+    assert (tmp_path / "kept").read_bytes() == (tmp_path / "deny-list").read_bytes()

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from fleetcount_transport import strangers
-from fleetcount_transport.strangers import Answer, NoAnswerError, Unfinished, apart, ask
+from fleetcount_transport.strangers import Answer, NoAnswerError, Unfinished, ask, in_daemon_thread
 
 from tests.support.dripping import dripping
 from tests.support.processes import wait_until
@@ -86,17 +86,17 @@ async def test_what_is_done_apart_gives_its_result_or_its_error() -> None:
     def fail() -> None:
         raise ZeroDivisionError
 
-    assert await apart(lambda: 5) == 5
+    assert await in_daemon_thread(lambda: 5) == 5
     with pytest.raises(ZeroDivisionError):
-        await apart(fail)
+        await in_daemon_thread(fail)
 
 
 ENDS = """
 import asyncio, threading
-from fleetcount_transport.strangers import apart
+from fleetcount_transport.strangers import in_daemon_thread
 
 async def main():
-    task = asyncio.ensure_future(apart(threading.Event().wait))
+    task = asyncio.ensure_future(in_daemon_thread(threading.Event().wait))
     await asyncio.sleep(0)
     task.cancel()
 

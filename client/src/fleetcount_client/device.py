@@ -258,6 +258,7 @@ class Device:
 
         Raises:
             Unreachable: `once` is set, no aggregator could be asked for questions and nothing was left from before.
+            MachineError: `once` is set, and the state file cannot be used.
         """
         return asyncio.run(self._run(signals, once=once))
 

@@ -159,7 +159,10 @@ class Rounds:
             return _CLOSED
         if not still_asked():
             return "the window is not asked any more"
-        return "" if self.conditions() else "the program's conditions did not hold at the time"
+        try:
+            return "" if self.conditions() else "the program's conditions did not hold at the time"
+        except Exception as error:  # As of a source: a fault of the program ends no other question.
+            return f"the program's conditions raised {type(error).__name__}"
 
     def _charge(
         self, assignment: WindowAssignment, opened: tuple[OpenSession, ...], readings: Sequence[Reading]

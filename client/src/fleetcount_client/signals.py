@@ -284,7 +284,8 @@ async def read_signal(signals: Mapping[str, SignalSource], path: str) -> Reading
     """Return what the signal at a VSS path is now, without a value when it cannot be read or takes over 30 s.
 
     A device without a value answers "none of them": silence would tell (docs/embedding.md, "Signals"). OSError,
-    ValueError, LookupError and ArithmeticError of a source count as "no value"; any other error is passed on.
+    ValueError, LookupError and ArithmeticError of a source count as "no value"; any other exception is a fault of its
+    program, named by its type and where it was raised: its text may hold a value.
 
     Raises:
         UsageError: no source is configured for the path.
@@ -307,18 +308,29 @@ async def read_source(source: SignalSource) -> Reading:
         if inspect.isawaitable(said):
             async with asyncio.timeout(_LONGEST_READ_S):
                 said = await said
-    except SignalFault as error:
-        return Reading(fault=str(error))
-    except SignalUnavailable as error:
-        return Reading(why_none=str(error) or "there is no value now")
-    except TimeoutError:
-        return Reading(why_none="it did not answer in time")
-    except (OSError, ValueError, LookupError, ArithmeticError) as error:
-        return Reading(why_none=f"reading it failed ({type(error).__name__})")
+    except Exception as error:  # A fault of one source ends no other question.
+        return _unread(error)
     reading = said if isinstance(said, Reading) else Reading(value=said)
     if reading.value is None and not reading.why_none and not reading.fault:
         return replace(reading, why_none="there is no value now")
     return reading
+
+
+def _unread(error: Exception) -> Reading:
+    """Return the reading of a source that raised, as `read_signal` says."""
+    if isinstance(error, SignalFault):
+        return Reading(fault=str(error))
+    if isinstance(error, SignalUnavailable):
+        return Reading(why_none=str(error) or "there is no value now")
+    if isinstance(error, TimeoutError):
+        return Reading(why_none="it did not answer in time")
+    if isinstance(error, OSError | ValueError | LookupError | ArithmeticError):
+        return Reading(why_none=f"reading it failed ({type(error).__name__})")
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    where = "" if at is None else f" ({Path(at.tb_frame.f_code.co_filename).name} line {at.tb_lineno})"
+    return Reading(fault=f"reading it raised {type(error).__name__}{where}")
 
 
 # Which kinds of readings can be a value of a domain at all.

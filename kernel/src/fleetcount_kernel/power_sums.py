@@ -1,8 +1,9 @@
 """The two linear forms of the one-hot circuits: x = sum of rho**v r[v] and y = sum of rho**(2 v) r[v], v from 1.
 
-Nearly all the work of verification that is not hashing. For each report and proof the powers of rho are computed once
+They are nearly all the work of verification that is not hashing. Of eight reports at once, a column each, numbers are
+uint64 and reduced field elements. For each report and proof the powers of rho are computed once
 (small steps) and multiplied with every block of B entries (`block_sums`); Horner's rule with rho**B combines the blocks
-(giant steps). Compiled code only.
+(giant steps). All but `block_length` is compiled code.
 """
 
 import math
@@ -22,10 +23,10 @@ _ZERO: Final = np.uint64(0)
 
 
 def block_length(length: int, vectors: int) -> int:
-    """Return B, the number of entries of a block, at most `LARGEST_BLOCK`.
+    """Return B, the number of entries of a block, at most `LARGEST_BLOCK`, for `vectors` sums of `length` entries.
 
-    It makes the table, computed once for each proof, as expensive as all giant steps; a giant step costs about two
-    small ones. The table fits into the smallest first-level caches.
+    Below that bound it makes the table, computed once for each proof, as expensive as all giant steps; a giant step
+    costs about two small ones. The bound keeps the table in the smallest first-level caches.
     """
     return min(LARGEST_BLOCK, max(1, math.isqrt(2 * vectors * length)))
 

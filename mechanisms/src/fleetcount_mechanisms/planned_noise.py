@@ -1,4 +1,4 @@
-"""The noise that a question asks for before it is solved for: how that of every level follows, and the weakest one.
+"""Planning of noise: how the noise of every level follows from the cells', and the weakest that keeps a target epsilon.
 
 Run by whoever plans a question; a device, which is told the noise, goes without it. It must not choose noise that loses
 more than the target: parameters are rounded towards stronger noise.
@@ -81,13 +81,16 @@ class Spread:
     def with_total_for(self, answer: AnswerLaw, law: type[NoiseLaw], unit: int = 1) -> "Spread":
         """Return the same and a total, where one of an answer with noise of this law costs little; else the same.
 
-        A direct value that comes moves one number of each level and the total, where one that moves changes two of each
-        level: a total that has what is left costs nothing, without a weighted sum 1/tau = sum of 1/s_l. Of that one the
-        second moves V - 1 as far as the first, so that more is left; of a set of m values that comes min(2m, V) - m.
+        A direct value that comes changes one number of each level and the total; one that becomes another changes two
+        numbers of each level and not the total. So a total whose loss is the difference of the two costs nothing:
+        without a weighted sum 1/tau = sum of 1/s_l, tau being its ratio and s_l those of the levels. A weighted sum
+        changes by up to 2(V - 1) where a value becomes another and by V - 1 where one comes, so that more is left; of a
+        set of m values that comes min(2m, V) - m is left.
+
         `unit` windows share a toss of the sampling coin. Under a coin a window the total beside the cells alone has 4
-        times their Gaussian variance, 8 times below a rate of 1/5: in a month at (10, 1e-9) a cell then errs by .2 %
-        more at a rate of 1/4, by .7 % at 1/10. It needs more values than that: the sum of few cells has less noise.
-        Under longer coins a total has its price.
+        times their Gaussian variance, 8 times below a rate of 1/5: in a month at (10, 1e-9) the error of a cell is then
+        larger by .2 % at a rate of 1/4, by .7 % at 1/10. It needs more values than that: the sum of few cells has less
+        noise. Under longer coins a total has its price.
         """
         form = kind_of(answer).form
         if self.levels.total or answer.values == 1 or law is OneSidedNoise:
@@ -106,11 +109,24 @@ class Spread:
         return Spread(levels=replace(self.levels, total=True), ratios=(*self.ratios, ratio))
 
     def free_total(self, law: type[NoiseLaw]) -> Fraction:
-        """Return the ratio from which on a total of direct answers costs nothing."""
-        return 1 / (self._cost(self.levels.replaced, law) - self._cost(self.levels.come, law))
+        """Return the ratio from which on a total of direct answers costs nothing.
+
+        Raises:
+            MechanismError: a set that is told comes with as many cells as one that becomes another moves.
+        """
+        left = self._cost(self.levels.replaced, law) - self._cost(self.levels.come, law)
+        if left <= 0:
+            raise MechanismError(
+                f"a total is asked beside sets of {self.levels.most} of {self.levels.values} values, allowed: beside"
+                " sets of fewer values than there are, since all of them leave nothing for a total"
+            )
+        return 1 / left
 
     def cells_share(self, law: type[NoiseLaw]) -> Fraction:
-        """Return the part of the budget that the cells have; a total's part is not counted."""
+        """Return the part of the budget of a value that becomes another that the cells have, without a total's part.
+
+        Of sets of m values it is 2/min(2m, V) with one level, since so many cells change at once.
+        """
         return 2 / self._cost(self.levels.replaced, law)
 
     def _cost(self, amounts: Sequence[tuple[int, int]], law: type[NoiseLaw]) -> Fraction:
@@ -213,7 +229,7 @@ def _noise_for(target: Fraction, rate: Fraction, neighbours: Neighbours) -> Frac
 
 
 def sampling_sd(count: int, sampling_rate: Fraction | float) -> float:
-    """Return sqrt(n (1-p)/p), the sd of the estimate of a cell of n devices before noise, for any number of No.
+    """Return sqrt(n (1-p)/p), the sd of the estimate of a cell of n devices before noise, whatever all others answer.
 
     Raises:
         MechanismError: n below 0, or p not in (0, 1].
@@ -223,7 +239,7 @@ def sampling_sd(count: int, sampling_rate: Fraction | float) -> float:
 
 
 def release_sd(count: int, sampling_rate: Fraction | float, noise_epsilon: Fraction | float, aggregators: int) -> float:
-    """Return sqrt(n (1-p)/p + k 2a/((1-a)**2 p**2)), a = e**-e1: the sd of a released cell of n devices with k noises.
+    """Return sqrt(n (1-p)/p + 2k a/((1-a)**2 p**2)), a = e**-e1: the sd of a released cell of n devices with k noises.
 
     Raises:
         MechanismError: n below 0, p not in (0, 1], e1 not in (0, 100], or k below 1.
@@ -239,13 +255,14 @@ def noise_for(
 ) -> PlannedNoise:
     """Return the weakest noise of the cells with which the published counts of all levels lose at most epsilon.
 
-    One-sided noise is charged as it is, once a zoom. A response is searched on multiples of 1/1000, the others solved
-    on 10**-6. Gaussian noise, whose epsilon is at `losses.STATED_DELTA`, is searched on variances in 1/100.
-    `spread` says how the noise of the coarser levels follows.
+    One-sided noise is charged as it is, once a level. A response is searched on multiples of 1/1000, the others solved
+    on 10**-6; no geometric noise has an epsilon above 10. Gaussian noise, whose epsilon is at `losses.STATED_DELTA`, is
+    searched on variances in 1/100. `spread` says how the noise of the coarser levels follows.
 
     Raises:
-        MechanismError: a target not in (0, 100], or too small for the grid; several levels of answers that devices
-            randomize, or a total with less geometric noise than is free.
+        MechanismError: a target of 0 or below, too small for the grid, or above 100 for geometric noise on sampled or
+            direct answers; several levels of answers that devices randomize, or a total with less geometric noise than
+            is free.
         InfeasibleTargetError: no noise on this response reaches the target.
     """
     parts = Spread(levels=Levels(answer.values)) if spread is None else spread
@@ -295,7 +312,9 @@ def _gaussian_for(answer: AnswerLaw, target: Fraction, parts: Spread) -> Gaussia
 
     low, high = (int(one * _VARIANCE_GRID) for one in (SMALLEST_VARIANCE, LARGEST_VARIANCE / parts.widest))
     if not within(high):
-        raise InfeasibleTargetError(f"epsilon is {target}, allowed: one that noise of variance 10**8 reaches")
+        raise InfeasibleTargetError(
+            f"epsilon is {target}, allowed: one that noise of variance {high / _VARIANCE_GRID:g} reaches"
+        )
     low -= 1
     while high - low > 1:
         middle = (low + high) // 2

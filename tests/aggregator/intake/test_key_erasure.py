@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from fleetcount_aggregator.durable_steps import move
 from fleetcount_aggregator.host.states import AbortReason
-from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.storage.session_rows import put_chains, read_chains
 from fleetcount_protocol.channel.chain import KeyChain, WindowKey
 from fleetcount_protocol.channel.session import accept_session, unseal_instalment

@@ -1,4 +1,4 @@
-"""kill -9 at every named point on every side: the same set and the same release afterwards, or one public abort."""
+"""A simulated crash at every named point of a window: the same set and release afterwards, or one public abort."""
 
 import asyncio
 from pathlib import Path

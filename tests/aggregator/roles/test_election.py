@@ -25,7 +25,7 @@ class Engine:
     epoch: int | None = None
     stood: int = 0
 
-    def stand(self) -> bool:
+    def take_lead(self) -> bool:
         self.stood += 1
         if self.lock.holder is not None:
             return False
@@ -33,7 +33,7 @@ class Engine:
         self.epoch = self.lock.epoch
         return True
 
-    def resign(self) -> None:
+    def release_lead(self) -> None:
         self.epoch = None
         if self.lock.holder is self:
             self.lock.holder = None

@@ -13,7 +13,7 @@ pytest.importorskip("psycopg", reason="needs psycopg (the extra fleetcount[postg
 
 from fleetcount_aggregator.agreement.report_set import abort_here
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.journal import KEPT, move
+from fleetcount_aggregator.durable_steps import KEPT, move
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.roles.following import Following
 from fleetcount_aggregator.storage import ended

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.durable_steps import KEPT, Entry, Step, move, once
 from fleetcount_aggregator.host.states import AbortReason
-from fleetcount_aggregator.journal import KEPT, Entry, Step, move, once
 from fleetcount_aggregator.release.steps import ReleaseSteps
 from fleetcount_aggregator.roles.outcomes import Repair, Settled
 from fleetcount_aggregator.storage.ended import ArchivedWindow, archive_windows

@@ -4,8 +4,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from fleetcount_aggregator.durable_steps import Step, taken
 from fleetcount_aggregator.host.states import AbortReason
-from fleetcount_aggregator.journal import Step, taken
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.rows import read_ledger

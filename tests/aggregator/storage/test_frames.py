@@ -267,6 +267,39 @@ def test_digests_outlive_their_window(backends: Backends, keys: DataKeys) -> Non
     assert outcomes_of(answer) == [SAME, OTHER, CLOSED]
 
 
+@pytest.mark.parametrize("kind", ["file", "postgres"])
+@pytest.mark.parametrize("count", [255, 257])
+def test_digests_that_are_not_as_many_as_said_leave_those_before(
+    url: str, tmp_path: Path, kind: str, count: int
+) -> None:
+    backend = FileBackend(tmp_path / "here.db") if kind == "file" else backend_of(url)
+    records = b"".join(bytes((leaf,)) * RECORD_BYTES for leaf in range(256))
+    backend.ended(WINDOW).write(256, [records])
+
+    with pytest.raises(StoreError, match="are not there"):
+        backend.ended(WINDOW).write(count, [bytes(len(records))])
+
+    assert ended(backend) == records
+    assert [one for one in tmp_path.iterdir() if one.suffix == ".new"] == []
+
+
+def test_digests_that_are_deleted_while_one_is_looked_up_hold_none(url: str) -> None:
+    digests = backend_of(url).ended(WINDOW)
+    digests.write(1, [bytes(RECORD_BYTES)])
+    read, reads = digests._link.read, []
+
+    def read_once(work: Any) -> Any:
+        if reads:
+            digests.delete()
+        reads.append(work)
+        return read(work)
+
+    digests._link.read = read_once  # type: ignore[method-assign]
+
+    assert digests.find(ReportId(bytes(16)), 0) is None
+    assert len(reads) == 2
+
+
 @pytest.fixture
 def keys(tmp_path: Path) -> DataKeys:
     made = DataKeys(KEY, KeyFiles(tmp_path / "keys.db"))

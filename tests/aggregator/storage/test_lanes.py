@@ -205,7 +205,7 @@ async def test_what_was_joined_while_the_window_was_open_is_joined_anew_when_it_
 async def test_a_closed_lane_takes_nothing_and_gives_no_receipt(pair: Pair) -> None:
     one, two = pair
     await two.give([instalment(1)])
-    await asyncio.to_thread(one.engine.write_in_line, lambda db: close_lanes(db, WINDOW))  # Not moved yet.
+    await asyncio.to_thread(one.engine.write_blocking, lambda db: close_lanes(db, WINDOW))  # Not moved yet.
 
     for replica in pair:
         with pytest.raises(StoreBusyError, match="takes nothing"):
@@ -266,7 +266,7 @@ async def test_no_receipt_is_lost_to_a_window_that_is_closed_while_many_append(p
 async def test_a_former_coordinator_closes_no_window(pair: Pair) -> None:
     one, two = pair
     await two.give([instalment(1)])
-    one.resign()
+    one.release_lead()
     two.lead()
     one.engine.epoch = 1  # It does not know it yet.
 

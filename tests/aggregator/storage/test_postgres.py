@@ -15,7 +15,7 @@ import pytest
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage import postgres, postgres_engine
 from fleetcount_aggregator.storage.data_keys import StorageCipher
-from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.database import Changed, Database
 from fleetcount_aggregator.storage.ended import read_active
 from fleetcount_aggregator.storage.errors import FencedError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
@@ -89,9 +89,9 @@ def test_what_a_closed_store_held_is_others_at_once(
     first.close()
     second = open_engine(place, alone=False)
     assert isinstance(second, PostgresEngine)
-    assert second.stand()
-    second.resign()
-    second.peek(lambda _: None)  # in a session of its own
+    assert second.take_lead()
+    second.release_lead()
+    second.read_as_writer(lambda _: None)  # in a session of its own
     with pytest.raises(StoreError, match="locked"):
         open_engine(place)
     second.close()
@@ -129,6 +129,20 @@ NEVER = (WindowState.COLLECTING, None, 0, {})
 
 
 # Who leads.
+
+
+def test_a_store_without_the_row_by_which_one_process_leads_says_so(postgres_url: str) -> None:
+    engine = PostgresEngine.open(Server(url=postgres_url), alone=False)
+    engine.write(lambda db: db.execute("DELETE FROM coordinator"))
+
+    for use in (
+        engine.take_lead,
+        lambda: engine.write(engine.leads),
+        lambda: engine.write(lambda db: engine.note_changes(db, [(Changed.DATA_KEY, b"")])),
+    ):
+        with pytest.raises(StoreError, match="the row of the table coordinator is missing"):
+            use()
+    engine.close()
 
 
 async def test_a_leader_that_was_followed_by_another_writes_nothing_that_happens_once(
@@ -190,7 +204,7 @@ def stands_soon(engine: PostgresEngine) -> bool:
     """Stand until elected; False after some seconds."""
     ends = time.monotonic() + 10
     while time.monotonic() < ends:
-        if engine.stand():
+        if engine.take_lead():
             return True
         time.sleep(0.02)
     return False
@@ -198,11 +212,11 @@ def stands_soon(engine: PostgresEngine) -> bool:
 
 def test_one_leads_at_a_time_and_the_next_when_it_resigns_or_is_gone(postgres_url: str) -> None:
     first, second = (PostgresEngine.open(Server(url=postgres_url), alone=False) for _ in range(2))
-    assert (first.stand(), second.stand()) == (True, False)
+    assert (first.take_lead(), second.take_lead()) == (True, False)
     assert (first.epoch, second.epoch) == (1, None)
 
-    first.resign()
-    assert second.stand()
+    first.release_lead()
+    assert second.take_lead()
     assert (first.epoch, second.epoch) == (None, 2)
     second.close()
     assert stands_soon(first)
@@ -214,7 +228,7 @@ def test_one_leads_at_a_time_and_the_next_when_it_resigns_or_is_gone(postgres_ur
 def test_a_leader_that_is_not_heard_of_is_followed_and_finds_out(postgres_url: str) -> None:
     """As one that is stopped outside a transaction: without its heartbeat the server ends its session."""
     hung, second = (PostgresEngine.open(Server(url=postgres_url), alone=False) for _ in range(2))
-    assert hung.stand()
+    assert hung.take_lead()
 
     assert stands_soon(second)
 
@@ -228,7 +242,7 @@ def test_a_leader_that_is_not_heard_of_is_followed_and_finds_out(postgres_url: s
 def test_what_a_leader_hangs_in_is_not_committed_and_it_leads_no_more(postgres_url: str) -> None:
     """As one that is stopped in a transaction: its late commit is refused, and it finds that another leads."""
     hung, second = (PostgresEngine.open(Server(url=postgres_url), alone=False) for _ in range(2))
-    assert hung.stand()
+    assert hung.take_lead()
     led: list[bool] = []
 
     def work(db: Database) -> None:
@@ -252,13 +266,13 @@ async def test_a_leader_that_has_nothing_to_write_is_heard_of(
     monkeypatch.setattr(PostgresEngine, "heartbeat_s", 0.1)
     monkeypatch.setattr(postgres_engine, "_HEARTBEAT_S", 0.1)
     leader = PostgresEngine.open(Server(url=postgres_url), alone=False)
-    assert leader.stand()
+    assert leader.take_lead()
     store = await installed(tmp_path, leader)
     second = PostgresEngine.open(Server(url=postgres_url), alone=False)
 
     await asyncio.sleep(1.2)
 
-    assert not second.stand()
+    assert not second.take_lead()
     assert leader.epoch == 1
     await store.close()
     second.close()
@@ -268,7 +282,7 @@ def test_a_leader_whose_session_is_ended_leads_on_unless_another_has_led(
     postgres_url: str, postgres_cluster: Cluster
 ) -> None:
     first, second = (PostgresEngine.open(Server(url=postgres_url), alone=False) for _ in range(2))
-    assert first.stand()
+    assert first.take_lead()
 
     def end() -> None:
         process = first._writer.connection().info.backend_pid
@@ -279,7 +293,7 @@ def test_a_leader_whose_session_is_ended_leads_on_unless_another_has_led(
 
     end()
     assert first.write(first.leads)
-    assert not second.stand()
+    assert not second.take_lead()
     end()
     assert stands_soon(second)
     assert not first.write(first.leads)
@@ -394,7 +408,7 @@ async def test_a_commit_that_the_server_is_still_at_is_waited_for_and_happens_on
     tmp_path: Path, postgres_url: str
 ) -> None:
     engine = PostgresEngine.open(Server(url=postgres_url), alone=False)
-    assert engine.stand()
+    assert engine.take_lead()
     store = await installed(tmp_path, engine)
     left = engine._writer.connection()
     engine._writer._connection = LeftAtCommit(left, done=True)  # type: ignore[assignment]
@@ -582,7 +596,7 @@ def test_a_server_that_cannot_be_reached_is_one_line_without_a_secret(
 
 async def test_what_lies_there_of_a_key_that_another_process_made_is_taken(tmp_path: Path, postgres_url: str) -> None:
     leading = PostgresEngine.open(Server(url=postgres_url), alone=False)
-    assert leading.stand()
+    assert leading.take_lead()
     first = await installed(tmp_path, leading)
     other = Store.over(PostgresEngine.open(Server(url=postgres_url), alone=False), tmp_path / "other.db", bytes(32))
     sealed = first.data_keys.of(WINDOW).seal(b"secret", b"place")

@@ -65,7 +65,7 @@ def test_what_many_writers_of_one_row_were_told_is_committed_is_there_once(links
     assert totals(links[0]) == [committed, 0]
     assert committed >= WRITERS
     assert len(tries) > committed, "nobody was in anybody's way"
-    assert sum(link.begun_again for link in links) >= len(tries) - committed
+    assert sum(link.retries for link in links) >= len(tries) - committed
 
 
 def test_two_that_wait_for_each_other_are_both_committed(links: list[Link]) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from fleetcount_aggregator.storage.database import RowSeal
 from fleetcount_aggregator.storage.errors import SchemaMovedError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
-from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
+from fleetcount_aggregator.storage.postgres_engine import PostgresEngine, ServerMark
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
 from fleetcount_aggregator.storage.sqlite_engine import SqliteEngine
 from fleetcount_aggregator.storage.store import Store
@@ -137,7 +138,9 @@ def test_a_file_is_written_to_the_disk_before_anything_is_promised(tmp_path: Pat
     """F41: every commit waits for its sync (SQLite's synchronous = 2, FULL), by whichever connection."""
     engine = SqliteEngine.open(tmp_path / "store.db")
 
-    said = [look(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) for look in (engine.read, engine.peek)]
+    said = [
+        look(lambda db: db.execute("PRAGMA synchronous").fetchone()[0]) for look in (engine.read, engine.read_as_writer)
+    ]
     engine.close()
 
     assert said == [2, 2]
@@ -401,13 +404,45 @@ def test_tables_of_the_release_before_are_served_as_they_are_and_brought_up_when
         found(schema.POSTGRES)
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [("system_id = '1'", "--accept-failover"), ("standing = 'moved 7'", "was moved elsewhere")],
+)
+def test_tables_of_another_server_or_of_a_store_that_was_moved_are_not_brought_up(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, change: str, said: str
+) -> None:
+    server = Server(url=postgres_url)
+    PostgresEngine.open(server).close()
+    with closing(server.connect()) as connection:
+        connection.execute(f"UPDATE instance SET {change}".encode())
+    monkeypatch.setattr("fleetcount_aggregator.storage.postgres_engine.POSTGRES", NEXT)
+
+    with pytest.raises(StoreError, match=said):
+        PostgresEngine.open(server, migrate=True)
+
+    assert version_at(postgres_url) == NEWER - 1
+
+
+def test_a_server_put_back_to_before_its_store_was_made_gets_no_tables(postgres_url: str, tmp_path: Path) -> None:
+    server = Server(url=postgres_url)
+    ahead = server.examine().log_end
+    ServerMark(tmp_path / "mark").note(replace(ahead, flushed=ahead.flushed + 2**30), instead=True)
+
+    with pytest.raises(StoreError, match="its write-ahead log ends at byte"):
+        PostgresEngine.open(server, mark=tmp_path / "mark")
+
+    with closing(server.connect()) as connection:
+        query = b"SELECT count(*) FROM pg_class WHERE relnamespace = current_schema()::regnamespace"
+        assert connection.execute(query).fetchone() == (0,)
+
+
 def test_tables_are_brought_up_under_no_process_that_knows_only_the_older_ones(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """F50: one that hung meanwhile, and comes back, takes nothing and says what to do in one line."""
     server = Server(url=postgres_url)
     old = PostgresEngine.open(server, alone=False)
-    assert old.stand()
+    assert old.take_lead()
     monkeypatch.setattr("fleetcount_aggregator.storage.postgres_engine.POSTGRES", NEXT)
     with pytest.raises(StoreError, match=f"an older release, which know schema version {NEWER - 1} at most"):
         PostgresEngine.open(server, alone=False, migrate=True)

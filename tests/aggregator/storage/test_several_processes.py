@@ -112,7 +112,7 @@ async def test_what_was_asked_for_under_a_former_epoch_is_not_written_under_the_
 
 async def test_of_two_coordinators_at_once_one_draws_and_the_stale_one_writes_nothing(pair: Pair) -> None:
     stale, elected = pair
-    stale.resign()
+    stale.release_lead()
     assert elected.lead() == 2
     stale.store.engine.epoch = 1  # type: ignore[misc] # It does not know it yet.
 

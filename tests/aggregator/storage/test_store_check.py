@@ -87,3 +87,16 @@ async def test_what_is_written_while_a_store_is_checked_is_no_damage(
 
     assert {str(one.damage) for one in found.verdicts} - unwritten == set()
     await store.close()
+
+
+def test_a_check_names_the_row_by_which_one_process_leads_where_it_is_gone(postgres_url: str, tmp_path: Path) -> None:
+    place = StorePlace(directory=tmp_path, url=postgres_url)
+    engine = open_engine(place)
+    Store.over(engine, place.file, KEY)
+    engine.write(lambda db: db.execute("DELETE FROM coordinator"))
+    engine.close()
+
+    [found] = check_store(place, StoreKeys(KEY, None)).verdicts
+
+    assert "the row of the table coordinator is missing" in str(found.damage)
+    assert found.repair == "nothing: put back a backup"

@@ -5,8 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fleetcount_aggregator.durable_steps import move
 from fleetcount_aggregator.intake.device_service import UnknownWindowError
-from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.memory.windows import broker_unreachable
 from fleetcount_aggregator.storage.ended import FIRST_KEY, ArchivedWindow, archive_windows, read_archived
 from fleetcount_aggregator.storage.row_types import LedgerRow, Lifecycle, WindowChange, WindowRow

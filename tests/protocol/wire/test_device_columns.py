@@ -262,6 +262,9 @@ def test_keys_of_another_size_and_positions_no_window_has_are_refused() -> None:
     ):
         with pytest.raises(UsageError):
             unseal_columns(keys, position, columns)
+    for receipt_keys in ([bytes(31)], [bytes(33)], [], [bytes(32)] * 2):
+        with pytest.raises(UsageError, match="allowed: 1, of 32 bytes each"):
+            receipt_columns(receipt_keys, columns)
 
 
 @given(st.binary(min_size=32, max_size=32), st.binary(max_size=300))

@@ -163,6 +163,9 @@ def test_coordinates_exchanged_within_their_ranges_miss_every_cell_and_are_refus
         ("2026-13-26T15:57:02Z", "line 2: time is '2026-13-26T15:57:02Z', which is no date"),
         ("2026-02-30T15:57:02", "is no date"),
         ("2026-01-26T23:59:60Z", "is no date"),
+        ("2026-01-26T15:57:02123Z", "not a moment"),
+        ("2026-01-26T15:57:02.Z", "not a moment"),
+        ("2026-01-26T15:57:02.0000000001Z", "not a moment"),
         ("1769443022", "not a moment"),
         ("２026-01-26T15:57:02Z", "not a moment"),
         ("1969-12-31T23:59:59Z", "it must be 0 to"),
@@ -271,6 +274,7 @@ def test_the_name_of_a_folder_is_no_data_and_no_pattern(folder: str, tmp_path: P
     [
         "2026-01-26 16:57:02+01", "2026-01-26 16:57:02+0100", "2026-01-26T16:57:02+01:00", "2026-01-26 15:57:02 UTC",
         "2026-01-26T15:57:02.000000000Z", "2026-01-26 10:27:02-05:30", "2026-01-26 15:57:02+00", "2026-01-26T15:57:02",
+        '"2026-01-26T15:57:02,000000000+00:00"', '"2026-01-26T15:57:02,5"',
     ],
 )  # fmt: skip
 def test_a_moment_is_the_same_with_any_offset_that_is_written_out(moment: str, tmp_path: Path) -> None:

@@ -1,10 +1,10 @@
 """The denied public keys: one signed deny list from a file or a URL, loaded again when it changes.
 
-An older list never replaces a newer one, also after a restart where a copy is kept; one from the future is not taken.
+An older list never replaces a newer one, also after a restart where a copy is kept. A list from the future is not
+taken from the source; the kept copy holds whatever the clock says, since it was not from the future when it was taken.
 It must not decide which calls are refused.
 """
 
-import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import inf
@@ -23,7 +23,7 @@ from fleetcount_protocol.errors import PeerError, UsageError
 
 from fleetcount_transport.durable_files import replace_file
 from fleetcount_transport.logs import log
-from fleetcount_transport.strangers import apart, ask
+from fleetcount_transport.strangers import ask, in_daemon_thread
 from fleetcount_transport.toml_table import ConfigError
 
 FILE_POLL_S: Final = 1.0
@@ -72,7 +72,7 @@ class DenySource:
 
 
 class FutureListError(UsageError):
-    """A list from the future, by a clock that may be late: it is looked at again."""
+    """A list that was signed later than this clock allows, which may be late: it is tried again at each poll."""
 
 
 class Denials:
@@ -101,19 +101,19 @@ class Denials:
     ) -> "Denials":
         """Return the denials of a source, loaded once: the kept copy, then the source itself.
 
-        `now` returns this party's time, Unix seconds; without it no list is from the future.
+        `now` returns this party's time, Unix seconds; without it no list is from the future. The log says why a kept
+        copy is not used (it is damaged, or of an authority that was replaced), or that its clock must be late.
 
         Raises:
             ConfigError: the file is missing, no list, older than the kept copy, or not signed by an authority. A URL
-            that
-                cannot be reached, and a list from the future, are no error: the kept copy is valid until then.
+                that cannot be reached, and a list from the future, are no error: the kept copy is valid until another
+                list is taken.
         """
         denials = cls(source, authorities, now)
         if source is None:
             return denials
         if source.kept is not None and source.kept.exists():
-            with contextlib.suppress(PeerError, UsageError):  # For example one by an authority that was replaced.
-                denials._accept(DenySource(file=source.kept).read())
+            denials._accept_kept(source.kept)
         try:
             stamp = source.stamp()
             denials._accept(source.read())
@@ -153,7 +153,7 @@ class Denials:
         if source.file is not None and stamp == self._stamp:
             return
         try:
-            await apart(lambda: self._accept(source.read()))
+            await in_daemon_thread(lambda: self._accept(source.read()))
             self._complaint = ""
         except FutureListError as error:
             self._complain(str(error))
@@ -168,23 +168,44 @@ class Denials:
         self._complaint = reason
 
     def _accept(self, data: bytes) -> None:
-        """Replace the list by one that is signed by an authority and not older.
+        """Replace the list by one that is signed by an authority, newer and not from the future, and keep it.
 
         Raises:
             PeerError, UsageError: it is not, or is no list.
         """
-        found = decode_signed_deny_list(data)
-        verify_deny_list(found, self._authorities)
-        if found.deny_list.issued_at > self._now() + LARGEST_LEAD_S:
-            raise FutureListError(f"a deny list that was signed at {found.deny_list.issued_at}, which is in the future")
+        found = self._verified(data)
         newest = self._newest.deny_list if self._newest is not None else None
-        if newest is not None and found.deny_list != newest and found.deny_list.number <= newest.number:
-            raise UsageError(f"a deny list with number {found.deny_list.number}, allowed: above {newest.number}")
         if found.deny_list == newest:
             return
+        if self._is_from_future(found):
+            raise FutureListError(f"a deny list that was signed at {found.deny_list.issued_at}, which is in the future")
+        if newest is not None and found.deny_list.number <= newest.number:
+            raise UsageError(f"a deny list with number {found.deny_list.number}, allowed: above {newest.number}")
+        self._take(found)
+        self._keep(data)
+
+    def _accept_kept(self, file: Path) -> None:
+        """Take the list that was the newest before this start, also by a clock that is late now."""
+        try:
+            found = self._verified(DenySource(file=file).read())
+        except (PeerError, UsageError) as error:
+            log.error("kept_deny_list_refused", reason=str(error))
+            return
+        if self._is_from_future(found):
+            log.error("kept_deny_list_from_the_future", issued_at=found.deny_list.issued_at, now=int(self._now()))
+        self._take(found)
+
+    def _verified(self, data: bytes) -> SignedDenyList:
+        found = decode_signed_deny_list(data)
+        verify_deny_list(found, self._authorities)
+        return found
+
+    def _is_from_future(self, found: SignedDenyList) -> bool:
+        return found.deny_list.issued_at > self._now() + LARGEST_LEAD_S
+
+    def _take(self, found: SignedDenyList) -> None:
         self._newest, self._keys = found, frozenset(map(bytes, found.deny_list.keys))
         log.info("deny_list_loaded", number=found.deny_list.number, expires=found.deny_list.expires)
-        self._keep(data)
 
     def _keep(self, data: bytes) -> None:
         kept = self._source.kept if self._source is not None else None

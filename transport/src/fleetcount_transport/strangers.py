@@ -52,7 +52,7 @@ def ask(url: str, *, total_s: float, most_bytes: int, direct: bool = False) -> A
     return exchange.answer
 
 
-async def apart(work: Callable[[], _T]) -> _T:
+async def in_daemon_thread(work: Callable[[], _T]) -> _T:
     """Return what a call gives or raises, from a thread that does not keep the process from ending.
 
     The threads of `asyncio.to_thread` are waited for at the end of a process.
@@ -76,7 +76,7 @@ async def apart(work: Callable[[], _T]) -> _T:
         with suppress(RuntimeError):  # The loop has ended.
             loop.call_soon_threadsafe(ended)
 
-    threading.Thread(target=run, name="apart", daemon=True).start()
+    threading.Thread(target=run, name="in-daemon-thread", daemon=True).start()
     return await done
 
 

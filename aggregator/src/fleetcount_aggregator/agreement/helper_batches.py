@@ -30,7 +30,7 @@ from fleetcount_aggregator.agreement.rules import (
     reply_from_bytes,
 )
 from fleetcount_aggregator.agreement.verification import Verification, kept_seeds, matching, seal_kept
-from fleetcount_aggregator.journal import Entry, Step, once, taken
+from fleetcount_aggregator.durable_steps import Entry, Step, once, taken
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError

@@ -22,7 +22,7 @@ from fleetcount_aggregator.agreement.rules import (
     survivors,
 )
 from fleetcount_aggregator.agreement.verification import Verification, matching, proof_setting, seal_kept
-from fleetcount_aggregator.journal import Entry, Step, once
+from fleetcount_aggregator.durable_steps import Entry, Step, once
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.peers import Helpers
 from fleetcount_aggregator.memory.windows import Windows

@@ -16,8 +16,8 @@ from fleetcount_protocol.messages import SealSet, WindowState
 from fleetcount_protocol.release.commitments import leaf_digests, set_root
 from numpy.typing import NDArray
 
+from fleetcount_aggregator.durable_steps import Entry, Step, move, once, taken
 from fleetcount_aggregator.host.states import AbortReason
-from fleetcount_aggregator.journal import Entry, Step, move, once, taken
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError

@@ -31,7 +31,7 @@ _LARGEST_TOTAL: Final = Decimal(LARGEST_BUDGET)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class OwnIdentity:
     """The identity of this aggregator.
 
     `trusted` has itself and every configured peer; `device_ca` are the authorities that enrol devices.
@@ -49,38 +49,44 @@ class Identity:
 class Limits:
     """The limits of this aggregator's operator.
 
-    `largest_epsilon` bounds the sum over windows that overlap on one signal: the public's loss for any value replaced
-    by any other, and with `allow_one_sided` those for a value replaced by none. `total_epsilon` (None: ten times as
-    much) at `total_delta` bounds what the questions on one signal lose together in any `budget_period_s` seconds. A
-    record that gives a person a posterior above `largest_posterior` is not signed (`release.steps`). The digests of a
-    window's reports are kept until `keep_digests_s` after it expires, its record and its debit until `keep_records_s`
-    after that, None for ever. `give_up_s` is the time after a window's close after which its leader aborts it; a helper
-    waits twice as long for a silent leader. `leeway_s` is how late an instalment may arrive, but at most a twentieth of
-    its window; no question is installed with a peer whose clock differs by more than `largest_skew_s`. Times are in
-    seconds.
+    Times are in seconds.
     """
 
     largest_epsilon: Decimal = Decimal(4)
+    """Of all windows that overlap on one signal together: the public's loss for any value replaced by any other, and
+    with `allow_one_sided` the loss for a value replaced by none.
+    """
     total_epsilon: Decimal | None = None
+    """Of the questions on one signal in any `budget_period_s`, at `total_delta`; None: see `period_epsilon`."""
     total_delta: Fraction = Fraction(1, 10**9)
     budget_period_s: int = 30 * 86_400
     smallest_min_batch_size: int = 10
+    """The least number of reports below which a question may ask that a window is not released."""
     allow_exact_release: bool = False
+    """Whether this aggregator takes questions whose counts it adds no noise to."""
     allow_one_sided: bool = False
     largest_posterior: Fraction | None = None
+    """A record that gives a person a larger posterior is not signed (`release.steps`)."""
     sessions_per_device: int = 16
+    """The sessions that one device may have open."""
     keep_digests_s: int = 86_400
+    """How long the digests of a window's reports are kept after it expires."""
     keep_records_s: int | None = None
+    """How long its record and its debit are kept after that; None: for ever."""
     give_up_s: float = 900.0
+    """How long after a window's close its leader aborts it; a helper waits twice as long for a silent leader."""
     leeway_s: float = 0.0
+    """How late an instalment may arrive, but at most a twentieth of its window."""
     largest_skew_s: float = 30.0
+    """No question is installed with a peer whose clock differs by more."""
     call_timeout_s: float = 30.0
+    """Of one call to another aggregator, which is repeated after `first_retry_s`, up to `longest_retry_s`."""
     first_retry_s: float = 0.1
     longest_retry_s: float = 5.0
 
     @property
     def period_epsilon(self) -> Decimal:
-        """The limit of epsilon in a period."""
+        """The limit of epsilon in a period: by default ten times `largest_epsilon`, at most `LARGEST_BUDGET`."""
         return min(10 * self.largest_epsilon, _LARGEST_TOTAL) if self.total_epsilon is None else self.total_epsilon
 
 
@@ -88,7 +94,7 @@ class NoiseSource(Protocol):
     """The source of noise. Only tests use another one than `release.noise.SystemNoise`."""
 
     def draw(self, law: NoiseLaw, count: int) -> list[int]:
-        """Return `count` independent integers of the law of the window's design."""
+        """Return `count` integers drawn independently of each other by `law`."""
         ...
 
 
@@ -96,7 +102,7 @@ class NoiseSource(Protocol):
 class Host:
     """The environment that all rules of one aggregator share. `pause` waits a number of seconds."""
 
-    identity: Identity
+    identity: OwnIdentity
     keys: KeyRing
     clock: Clock
     limits: Limits
@@ -114,7 +120,7 @@ class Host:
 
     def __post_init__(self) -> None:
         def now() -> float:
-            return self.clock.now()  # Of the clock that it has then, which a test may set.
+            return self.clock.now()  # The clock is looked up at each call: tests replace it.
 
         self.moments = Moments(now, self.limits.largest_skew_s)
 
@@ -128,5 +134,5 @@ class Host:
         return self.moments.of(others)
 
     def now(self) -> int:
-        """The present second, confirmed or not."""
+        """The present second by this clock, whether peers confirm it or not (`Moments`)."""
         return int(self.moments.now())

@@ -104,7 +104,7 @@ class Windows(Mapping[WindowId, InstalledWindow]):
         self.started = host.moment().now
         """When this process began to drive windows, in Unix seconds: at its start or its election as coordinator."""
         self.steps_under_way: dict[tuple[WindowId, str], asyncio.Task[StepRow]] = {}
-        """The steps that run now (`journal`)."""
+        """The steps that run now (`durable_steps`)."""
         self._known: dict[WindowId, InstalledWindow] = {}
         self._states = States()
         self._live: dict[WindowId, InstalledWindow] = {}

@@ -27,7 +27,7 @@ from fleetcount_transport.toml_table import ConfigError
 
 from fleetcount_aggregator.config import AggregatorConfig
 from fleetcount_aggregator.context import Context
-from fleetcount_aggregator.host.host import Host, Identity, Limits
+from fleetcount_aggregator.host.host import Host, Limits, OwnIdentity
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.host.malloc import return_large_arrays
 from fleetcount_aggregator.host.metrics import Metrics
@@ -65,14 +65,14 @@ _COMPILING_AFTER_S: Final = 60.0
 """A program that has started first answers those who wait for it; one that soon ends compiles nothing."""
 
 
-def build_identity(config: AggregatorConfig) -> Identity:
+def build_identity(config: AggregatorConfig) -> OwnIdentity:
     """Return who this aggregator is, from its key files.
 
     Raises:
         ConfigError, UsageError: a file that is missing, open to others, or holds the wrong thing.
     """
     signing_key = load_signing_key(config.keys.signing_key_file)
-    return Identity(
+    return OwnIdentity(
         aggregator_id=AggregatorId(config.aggregator.id),
         operator=config.aggregator.operator,
         deployment=config.aggregator.deployment,
@@ -184,7 +184,7 @@ async def repair(
 
 @contextlib.asynccontextmanager
 async def _context(
-    config: AggregatorConfig, environment: Mapping[str, str], opening: Callable[[AggregatorConfig, Identity], Store]
+    config: AggregatorConfig, environment: Mapping[str, str], opening: Callable[[AggregatorConfig, OwnIdentity], Store]
 ) -> AsyncGenerator[Context, None]:
     """Open everything an aggregator needs, its store by `opening`, and close it in the opposite order."""
     if not config.peers:
@@ -237,7 +237,12 @@ async def _context(
 
 
 def _store(
-    config: AggregatorConfig, identity: Identity, *, alone: bool, accept_failover: bool = False, migrate: bool = False
+    config: AggregatorConfig,
+    identity: OwnIdentity,
+    *,
+    alone: bool,
+    accept_failover: bool = False,
+    migrate: bool = False,
 ) -> Store:
     place, files = config.store_place, config.keys
     keys = StoreKeys.load(

@@ -12,7 +12,7 @@ from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.release.chain import ChainLink, MissingWindow
 
-from fleetcount_aggregator.journal import record_here
+from fleetcount_aggregator.durable_steps import record_here
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.questions import decided_before
 from fleetcount_aggregator.memory.windows import Windows

@@ -36,7 +36,7 @@ from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import close_intake, sealed_digest
 from fleetcount_aggregator.agreement.rules import commitments_digest
-from fleetcount_aggregator.journal import Entry, Step, finished_bytes, once, record_here, released_here, taken
+from fleetcount_aggregator.durable_steps import Entry, Step, finished_bytes, once, record_here, released_here, taken
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.questions import Questions, decided_window
 from fleetcount_aggregator.memory.windows import Windows

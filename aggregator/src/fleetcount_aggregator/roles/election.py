@@ -30,11 +30,11 @@ class ElectingEngine(Protocol):
         """The number of this process's term as coordinator, None while it is not the coordinator."""
         ...
 
-    def stand(self) -> bool:
+    def take_lead(self) -> bool:
         """Become the coordinator under the next epoch unless another process is; return whether this one is."""
         ...
 
-    def resign(self) -> None:
+    def release_lead(self) -> None:
         """End this process's term."""
         ...
 
@@ -54,14 +54,14 @@ class Election:
             while True:
                 begun = clock()
                 try:
-                    if await asyncio.to_thread(self._engine.stand):
+                    if await asyncio.to_thread(self._engine.take_lead):
                         await self._serve()
                         failed = failed + 1 if clock() - begun < _FAILS_WITHIN_S else 0
                 except StoreError as error:
                     log.warning("election_failed", reason=str(error))
                 await asyncio.sleep(min(_LOOK_S * 2 ** min(failed, 16), _LONGEST_PAUSE_S))
         finally:
-            self._engine.resign()
+            self._engine.release_lead()
 
     async def _serve(self) -> None:
         """Run the coordinator's work until it fails or another process is elected."""
@@ -76,7 +76,7 @@ class Election:
             ended.cancel()
             [failed, _] = await asyncio.gather(work, ended, return_exceptions=True)
         log.warning("coordinator_ended", epoch=epoch, reason=_why(failed))
-        await asyncio.to_thread(self._engine.resign)
+        await asyncio.to_thread(self._engine.release_lead)
 
     async def _until_overtaken(self, epoch: int | None) -> None:
         while self._engine.epoch == epoch:  # noqa: ASYNC110 - the thread that writes finds out

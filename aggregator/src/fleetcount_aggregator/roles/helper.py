@@ -40,9 +40,9 @@ from fleetcount_aggregator.agreement.helper_batches import HelperBatches
 from fleetcount_aggregator.agreement.report_set import abort_here, close_intake, seal_named, sealed_digest
 from fleetcount_aggregator.agreement.verification import Verification
 from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.durable_steps import Entry, Step, once
 from fleetcount_aggregator.greetings import Greetings
 from fleetcount_aggregator.host.states import UNFINISHED, AbortReason
-from fleetcount_aggregator.journal import Entry, Step, once
 from fleetcount_aggregator.memory.installed import InstalledQuestion, InstalledWindow
 from fleetcount_aggregator.peers import PeerRefusalError, refusing_conflicts
 from fleetcount_aggregator.release.steps import ReleaseSteps

@@ -28,8 +28,8 @@ from fleetcount_aggregator.agreement.leader_batches import BatchRounds
 from fleetcount_aggregator.agreement.report_set import OwnSet, abort_here, close_intake, seal_own, sealed_digest
 from fleetcount_aggregator.agreement.verification import Verification
 from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.durable_steps import Entry, Step, once, released_here, taken
 from fleetcount_aggregator.host.states import AbortReason, StateConflictError
-from fleetcount_aggregator.journal import Entry, Step, once, released_here, taken
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.peers import FATAL, Helpers, WindowEnds
 from fleetcount_aggregator.peers import Peer, PeerRefusalError

@@ -218,8 +218,8 @@ class Readiness(Collector):
         yield from self._broker()
         if (free := self._free_bytes()) is not None:
             yield gauge("fleetcount_disk_free_bytes", "Where the state lies.", "", {"": free})
-        again = "Transactions begun again since others stood in their way."
-        yield CounterMetricFamily("fleetcount_store_begun_again", again, value=self._context.store.begun_again)
+        again = "Transactions retried after conflicts with others."
+        yield CounterMetricFamily("fleetcount_store_retries", again, value=self._context.store.retries)
 
     def _broker(self) -> Iterator[GaugeMetricFamily]:
         """Yield how the connections to the broker are: of a process of several, of all, whoever has them."""

@@ -9,9 +9,9 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 
 from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.durable_steps import move
 from fleetcount_aggregator.host.reasons import WaitFor
 from fleetcount_aggregator.host.states import UNFINISHED
-from fleetcount_aggregator.journal import move
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.roles.leader import Leader
 from fleetcount_aggregator.roles.settling import Settling

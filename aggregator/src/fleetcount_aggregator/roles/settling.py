@@ -14,8 +14,8 @@ from fleetcount_protocol.messages import AbortWindow, WindowState
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import abort_here
+from fleetcount_aggregator.durable_steps import Entry, Step, once, taken
 from fleetcount_aggregator.host.states import AbortReason
-from fleetcount_aggregator.journal import Entry, Step, once, taken
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.peers import Peers
 from fleetcount_aggregator.memory.windows import Windows

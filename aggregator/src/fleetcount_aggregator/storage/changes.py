@@ -13,7 +13,7 @@ from fleetcount_protocol.ids import QuestionId, SessionId, WindowId
 from fleetcount_aggregator.storage.async_link import AsyncLink
 from fleetcount_aggregator.storage.database import Change, Changed, Database
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.schema import POSTGRES, check_known
+from fleetcount_aggregator.storage.schema import COORDINATOR_GONE, POSTGRES, check_known, coordinator_row
 
 KEPT: Final = 4096
 """The number of transactions whose rows are kept."""
@@ -33,7 +33,7 @@ def note_changes(db: Database, changes: Iterable[Change]) -> None:
         named.setdefault(kind, {})[changed] = None
     if not named:
         return
-    number = db.execute(_NEXT).fetchone()[0]
+    number = coordinator_row(db.execute(_NEXT))[0]
     rows = [(number, kind.value, b"".join(ids)) for kind, ids in named.items()]
     db.executemany("INSERT INTO changes (number, kind, named) VALUES (?, ?, ?)", rows)
     db.execute("DELETE FROM changes WHERE number <= ?", (number - KEPT,))
@@ -59,7 +59,7 @@ class Changes:
         """
         row = await self._link.row("SELECT changes, version FROM coordinator, schema_version")
         if row is None:
-            raise StoreError("the table coordinator of the database is empty; it has one row from the start")
+            raise StoreError(f"{COORDINATOR_GONE}: put back a backup")
         check_known(int(row[1]), POSTGRES.version)
         newest, seen = int(row[0]), self._seen
         if newest == seen:

@@ -23,12 +23,12 @@ class Engine(Protocol):
 
     @property
     def fatal(self) -> tuple[type[Exception], ...]:
-        """What ends a transaction whole, when a statement in it raises it; anything else is undone by a savepoint."""
+        """Exceptions that abort the whole transaction; any other is rolled back to a savepoint."""
         ...
 
     @property
     def heartbeat_s(self) -> float | None:
-        """How often `trouble` is to be asked while nothing is written; None: never."""
+        """How often `durability_problem` is to be asked while nothing is written; None: never."""
         ...
 
     @property
@@ -38,12 +38,12 @@ class Engine(Protocol):
 
     @property
     def epoch(self) -> int | None:
-        """The number under which this process leads, None while it does not; who is the only one has one number."""
+        """The epoch under which this process leads, None while it does not; it never changes for the only process."""
         ...
 
     @property
-    def begun_again(self) -> int:
-        """How many transactions were begun again since others stood in their way, since this one was opened."""
+    def retries(self) -> int:
+        """How many transactions were retried after conflicts with others, since this database was opened."""
         ...
 
     def log_backend(self, path: Path) -> LogBackend:
@@ -57,27 +57,24 @@ class Engine(Protocol):
     def write(self, work: Callable[[Database], T]) -> T:
         """Run work in one transaction and return when it is durable.
 
-        Work may be run again from its beginning, until it is committed: it changes nothing but the database, and what
-        it draws it was given.
+        Work may be run again from its beginning, until it is committed: it has no side effects beyond the database, and
+        draws nothing at random.
 
         Raises:
             StoreError: nothing was committed, or what became of it cannot be learned.
         """
         ...
 
-    def write_in_line(self, work: Callable[[Database], T]) -> T:
-        """Run work as `write`, but wait for those who write the same rows and see what they committed (READ COMMITTED).
-
-        However often they write them it is done once, where `write` would begin again each time.
-        """
+    def write_blocking(self, work: Callable[[Database], T]) -> T:
+        """Run work as `write`, but wait for locks of rows that others write instead of retrying (READ COMMITTED)."""
         ...
 
     def read(self, work: Callable[[Database], T]) -> T:
         """Run work that only reads what is committed; raises StoreError if it cannot."""
         ...
 
-    def peek(self, work: Callable[[Database], T]) -> T:
-        """Run work that only reads, by the thread that writes; raises StoreError if it cannot."""
+    def read_as_writer(self, work: Callable[[Database], T]) -> T:
+        """Run work that only reads on the connection that writes, by its thread; raises StoreError if it cannot."""
         ...
 
     def note_changes(self, database: Database, changes: Sequence[Change]) -> None:
@@ -88,28 +85,31 @@ class Engine(Protocol):
         """Whether this process may take the steps that happen once a window, for the length of this transaction."""
         ...
 
-    def trouble(self) -> str:
-        """Look, a second apart at most, whether what is committed is durable; return why nothing may be, or ""."""
+    def durability_problem(self) -> str:
+        """Return why what is committed may not be durable, "" if it is; a server is asked once a second at most."""
         ...
 
-    def fold(self) -> bool:
-        """Let no journal of the database hold what was erased in it; return whether that is done."""
+    def checkpoint(self) -> bool:
+        """Checkpoint, so that what was erased leaves the write-ahead log too; return whether that is done."""
         ...
 
-    def slim(self) -> None:
-        """Hold no more memory than is needed, after everything was looked at once."""
+    def release_memory(self) -> None:
+        """Release the memory of cached pages, after everything was read once."""
         ...
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         ...
 
 
 class SealedEngine:
-    """An engine whose work gets a `SealedDatabase`; see `Engine` for each method."""
+    """An engine whose work gets a `SealedDatabase`; `unsealed` is the one below. See `Engine` for each method.
+
+    Work that waits for locks (`write_blocking`) has no sealed rows and is run on `unsealed`.
+    """
 
     def __init__(self, engine: Engine, seal: RowSeal) -> None:
-        self.plain = engine
+        self.unsealed = engine
         self._seal = seal
 
     def write(self, work: Callable[[SealedDatabase], T]) -> T:
@@ -118,15 +118,15 @@ class SealedEngine:
         def noted(db: Database) -> T:
             sealed = SealedDatabase(db, self._seal)
             result = work(sealed)
-            self.plain.note_changes(db, sealed.changes)
+            self.unsealed.note_changes(db, sealed.changes)
             return result
 
-        return self.plain.write(noted)
+        return self.unsealed.write(noted)
 
     def read(self, work: Callable[[SealedDatabase], T]) -> T:
         """See `Engine.read`."""
-        return self.plain.read(lambda db: work(SealedDatabase(db, self._seal)))
+        return self.unsealed.read(lambda db: work(SealedDatabase(db, self._seal)))
 
-    def peek(self, work: Callable[[SealedDatabase], T]) -> T:
-        """See `Engine.peek`."""
-        return self.plain.peek(lambda db: work(SealedDatabase(db, self._seal)))
+    def read_as_writer(self, work: Callable[[SealedDatabase], T]) -> T:
+        """See `Engine.read_as_writer`."""
+        return self.unsealed.read_as_writer(lambda db: work(SealedDatabase(db, self._seal)))

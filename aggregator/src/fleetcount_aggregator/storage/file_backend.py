@@ -136,8 +136,8 @@ class FileBackend:
         self._stem = database.stem
         self._states: Mapping[WindowId, LogState] = {}
 
-    def know(self, states: Sequence[LogState]) -> None:
-        """See `LogBackend.know`."""
+    def expect_lengths(self, states: Sequence[LogState]) -> None:
+        """See `LogBackend.expect_lengths`."""
         self._states = {state.window_id: state for state in states if not state.ended}
 
     def install(self, db: "Database", window_id: WindowId) -> None:
@@ -150,8 +150,8 @@ class FileBackend:
         """See `LogBackend.is_closed`: nobody else writes."""
         return False
 
-    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
-        """See `LogBackend.given_up`."""
+    def put_aside(self, states: Sequence[LogState]) -> list[WindowId]:
+        """See `LogBackend.put_aside`."""
         return [
             state.window_id
             for state in states
@@ -183,8 +183,8 @@ class FileBackend:
         """See `LogBackend.holds`."""
         return self._log_path(window_id).exists()
 
-    def leaves(self, window_id: WindowId) -> bool:
-        """See `LogBackend.leaves`."""
+    def has_leftovers(self, window_id: WindowId) -> bool:
+        """See `LogBackend.has_leftovers`."""
         return self.holds(window_id) or self._lost_path(window_id).exists()
 
     def drop(self, window_id: WindowId) -> None:

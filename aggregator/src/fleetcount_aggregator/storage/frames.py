@@ -229,7 +229,7 @@ class EndedDigests(Protocol):
         """Write `count` records in all, by ascending report id (`DigestRecords.encode`), in place of what was there.
 
         Raises:
-            StoreError: it failed, or there are other records than that; then there are none.
+            StoreError: it failed, or there are fewer or more records; what was there before stays as it was.
         """
         ...
 
@@ -259,15 +259,15 @@ class LogBackend(Protocol):
         """Whether a window has lanes, one or more of each process."""
         ...
 
-    def know(self, states: Sequence[LogState]) -> None:
-        """Take it that logs were so long, and see later whether they are."""
+    def expect_lengths(self, states: Sequence[LogState]) -> None:
+        """Remember how long logs were; whether they still are is seen when they are read."""
         ...
 
-    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
+    def put_aside(self, states: Sequence[LogState]) -> list[WindowId]:
         """Return the windows whose logs the operator has put aside, before their set was sealed: they can only end."""
         ...
 
-    def leaves(self, window_id: WindowId) -> bool:
+    def has_leftovers(self, window_id: WindowId) -> bool:
         """Whether there is something of an ended window that `drop` deletes."""
         ...
 

@@ -308,8 +308,8 @@ class Link:
         self._connection: psycopg.Connection[tuple[Any, ...]] | None = None
         self._marked: psycopg.Connection[tuple[Any, ...]] | None = None
         self._mark = secrets.token_bytes(_MARK_BYTES)
-        self.begun_again = 0
-        """How many transactions were, since others stood in their way."""
+        self.retries = 0
+        """How many transactions were retried after conflicts with others."""
         self._unkept = False
         """Whether the server has said that the standby may not have what was committed last."""
         self._lock = threading.RLock()
@@ -390,7 +390,7 @@ class Link:
                     self._have_mark(connection)
                     return transaction.run(connection, work)
                 except _AGAIN as error:
-                    self.begun_again += 1
+                    self.retries += 1
                     failure: Exception = self._failure(error)
                 except psycopg.Error as error:
                     failure = self._failure(error)

@@ -76,7 +76,8 @@ class PostgresDigests:
 
         def record_at(place: int) -> bytes:
             select = "SELECT substring(digests FROM ? FOR ?) FROM ended WHERE window_id = ? AND leaf = ?"
-            return bytes(self._one(select, (place * RECORD_BYTES + 1, RECORD_BYTES, *where)))
+            # Where the row was deleted since its size was read, no record is found: b"" comes before each.
+            return bytes(self._one(select, (place * RECORD_BYTES + 1, RECORD_BYTES, *where)) or b"")
 
         return find_record(size // RECORD_BYTES, record_at, report_id, round_number)
 
@@ -126,15 +127,15 @@ class PostgresBackend:
         self._link = link
         self._patient = PatientLink(link)
 
-    def know(self, states: Sequence[LogState]) -> None:
-        """See `LogBackend.know`: the rows of lanes know."""
+    def expect_lengths(self, states: Sequence[LogState]) -> None:
+        """See `LogBackend.expect_lengths`: the rows of lanes know."""
 
-    def given_up(self, states: Sequence[LogState]) -> list[WindowId]:
-        """See `LogBackend.given_up`."""
+    def put_aside(self, states: Sequence[LogState]) -> list[WindowId]:
+        """See `LogBackend.put_aside`."""
         return []
 
-    def leaves(self, window_id: WindowId) -> bool:
-        """See `LogBackend.leaves`."""
+    def has_leftovers(self, window_id: WindowId) -> bool:
+        """See `LogBackend.has_leftovers`."""
         return self.holds(window_id)
 
     def install(self, db: Database, window_id: WindowId) -> None:

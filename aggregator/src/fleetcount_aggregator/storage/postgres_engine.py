@@ -1,9 +1,10 @@
-"""A store's database in PostgreSQL: its transactions, who leads, and a heartbeat: whether what is committed is durable.
+"""A store's database in PostgreSQL: its transactions, who leads, and a regular check that commits are durable.
 
-Reads and writes no rows of a store but those about itself (tables instance, coordinator, schema_version and data_keys).
+Reads and writes no rows of a store but those about itself and its processes (tables instance, coordinator,
+schema_version, data_keys, and through `changes` and `Link` the tables changes and commits).
 
-Who leads holds a lock of the session that writes, and raises the epoch when it gets it. The server ends a session whose
-process hangs, and with it the lock; whoever still believes to lead is refused by the epoch in each transaction.
+The leading process holds a lock in its writing session, and raises the epoch when it gets it. The server ends a session
+whose process hangs, and with it the lock; whoever still believes to lead is refused by the epoch in each transaction.
 
 A file of the state directory remembers how far the server's write-ahead log was seen: the log of one server on one
 timeline only grows, and what was flushed stays. One that ends earlier than it was seen is that of a server put back to
@@ -45,6 +46,7 @@ from fleetcount_aggregator.storage.schema import (
     check_known,
     check_standing,
     check_version,
+    coordinator_row,
     made_as,
     read_standing,
 )
@@ -62,7 +64,7 @@ class ServerMark:
         self._written_at = -float("inf")
 
     def refusal(self, found: LogEnd) -> str:
-        """Return why a server is not the one that was seen, "" if it may be."""
+        """Return why a server was put back to an earlier moment, "" if it was not, or is another server or timeline."""
         seen = self._seen
         if seen is None or _server(seen) != _server(found) or found.flushed >= seen.flushed:
             return ""
@@ -115,6 +117,7 @@ LEAD_LOCK: Final = 0x4643_4C44
 """Of the one process that leads, for as long as the connection that writes is."""
 _KNOWS: Final = 0x4644_0000
 """Above it the lock of each version, shared by the processes for which it is the newest they know."""
+_SERVER: Final = b"SELECT system_id, timeline FROM instance"
 _TABLES: Final = (
     b"SELECT relname FROM pg_class WHERE relnamespace = current_schema()::regnamespace AND relkind IN ('r', 'p')"
 )
@@ -123,7 +126,7 @@ _TABLES: Final = (
 class PostgresEngine:
     """Implements `Engine` over one database: one connection writes, one reads; each comes back when it was lost.
 
-    `epoch` is the one under which this process leads, None while it does not: set by `stand`, and gone when another
+    `epoch` is the one under which this process leads, None while it does not: set by `take_lead`, and gone when another
     process has the lock.
     """
 
@@ -141,7 +144,7 @@ class PostgresEngine:
         self._reader = Link(server, self._admit)
         self._links = [self._writer, self._reader]
         self._looked_at: float | None = None
-        self._trouble = ""
+        self._problem = ""
 
     @classmethod
     def open(
@@ -156,6 +159,8 @@ class PostgresEngine:
         mark: Path | None = None,
     ) -> Self:
         """Open the database, whose tables are made if it is new; then it stands as `made`.
+
+        Nothing is written to a database before this is the server, and the store, that it must be.
 
         `migrate`: tables of an older release are brought up, which is refused while a process of that release lives;
         else those of the release before this one are served as they are.
@@ -173,11 +178,11 @@ class PostgresEngine:
         with ExitStack() as opened:
             opened.callback(engine.close)
             server.examine()
-            engine._bring_up(migrate=migrate, made=made)
+            engine._bring_up(migrate=migrate, made=made, standing=standing)
             engine._writer.connection()
             engine._remember_server()
             standing(engine.place, engine.read(read_standing))
-            if alone and not engine.stand():
+            if alone and not engine.take_lead():
                 raise StoreError(f"{engine.place} is locked: another aggregator process leads on this database")
             opened.pop_all()
         return engine
@@ -189,9 +194,9 @@ class PostgresEngine:
         return link
 
     @property
-    def begun_again(self) -> int:
-        """See `Engine.begun_again`."""
-        return sum(link.begun_again for link in self._links)
+    def retries(self) -> int:
+        """See `Engine.retries`."""
+        return sum(link.retries for link in self._links)
 
     def log_backend(self, path: Path) -> PostgresBackend:
         """See `Engine.log_backend`: tables, and no file."""
@@ -205,16 +210,16 @@ class PostgresEngine:
         """See `Engine.write`; SERIALIZABLE."""
         return self._writer.write(work)
 
-    def write_in_line(self, work: Callable[[Database], T]) -> T:
-        """See `Engine.write_in_line`."""
+    def write_blocking(self, work: Callable[[Database], T]) -> T:
+        """See `Engine.write_blocking`."""
         return self._writer.write(work, level=b"READ COMMITTED")
 
     def read(self, work: Callable[[Database], T]) -> T:
         """See `Engine.read`."""
         return self._reader.read(work)
 
-    def peek(self, work: Callable[[Database], T]) -> T:
-        """See `Engine.peek`."""
+    def read_as_writer(self, work: Callable[[Database], T]) -> T:
+        """See `Engine.read_as_writer`."""
         return self._writer.read(work)
 
     def note_changes(self, database: Database, changes: Sequence[Change]) -> None:
@@ -223,60 +228,63 @@ class PostgresEngine:
 
     def leads(self, database: Database) -> bool:
         """See `Engine.leads`: nobody raises the epoch before this transaction has ended."""
-        row = database.execute("SELECT epoch FROM coordinator WHERE one = 1 FOR SHARE").fetchone()
-        return self.epoch is not None and bool(row[0] == self.epoch)
+        found = coordinator_row(database.execute("SELECT epoch FROM coordinator WHERE one = 1 FOR SHARE"))
+        return self.epoch is not None and bool(found[0] == self.epoch)
 
-    def stand(self) -> bool:
-        """Lead under the next epoch unless another process leads; return whether this one does.
+    def take_lead(self) -> bool:
+        """Take the lead under the next epoch unless another process leads; return whether this one leads.
 
         Raises:
             StoreError: the server failed; this process does not lead.
         """
-        if not self._writer.read(_take_lead):
+        if not self._writer.read(_lock_lead):
             return False
         led = False
         try:
             epoch = self.write(_next_epoch)
             # Where the answer was lost with its session, so was the lock.
-            if led := self._writer.read(_take_lead):
+            if led := self._writer.read(_lock_lead):
                 self.epoch = epoch
         finally:
             if not led:
-                self.resign()
+                self.release_lead()
         return led
 
-    def resign(self) -> None:
+    def release_lead(self) -> None:
         """Lead no more, and let another process lead at once: the next transaction is in a session without the lock."""
         self.epoch = None
         self._writer.close()
 
-    def trouble(self) -> str:
-        """See `Engine.trouble`; a server that cannot be reached is said by who needs it."""
+    def durability_problem(self) -> str:
+        """See `Engine.durability_problem`; where the server cannot be reached the last answer stays.
+
+        The caller that needs the server reports that.
+        """
         now = time.monotonic()
         if self._looked_at is not None and now - self._looked_at < _HEARTBEAT_S:
-            return self._trouble
+            return self._problem
         self._looked_at = now
         try:
             state = self._writer.ask()
         except (StoreError, psycopg.Error):
-            return self._trouble
+            return self._problem
         found = state.refusal()
         with suppress(StoreError):  # A full disk of this machine takes nothing from what the server has.
             self._mark.note(state.log_end)
         said = f"{self.place} takes nothing: {found}" if found else ""
-        if said and said != self._trouble:
+        if said and said != self._problem:
             log.error("store_takes_nothing", reason=said)
-        elif self._trouble and not said:
+        elif self._problem and not said:
             log.info("store_takes_writes_again")
-        self._trouble = said
+        self._problem = said
         return said
 
-    def fold(self) -> bool:
-        """See `Engine.fold`; what archives and backups hold of it is the operator's (docs/operating-machines.md)."""
+    def checkpoint(self) -> bool:
+        """See `Engine.checkpoint`; archives and backups of the log are the operator's (docs/operating-machines.md)."""
         return True
 
-    def slim(self) -> None:
-        """See `Engine.slim`: the server has the pages."""
+    def release_memory(self) -> None:
+        """See `Engine.release_memory`: the server has the pages."""
 
     def close(self) -> None:
         """See `Engine.close`."""
@@ -291,7 +299,8 @@ class PostgresEngine:
 
     def _admit(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         if not self._accept_failover:
-            self._check_server(connection, ServerState.of(connection))
+            known = connection.execute(_SERVER).fetchone()
+            self._check_server(known, ServerState.of(connection))
 
     def _admit_writer(self, connection: "psycopg.Connection[tuple[Any, ...]]") -> None:
         self._admit(connection)
@@ -305,11 +314,11 @@ class PostgresEngine:
         if not _one(connection.execute(known, (_KNOWS + POSTGRES.version,))):
             raise StoreError(f"{self.place} is locked: its tables are being brought up by a newer release")
         check_known(_one(connection.execute(b"SELECT version FROM schema_version")), POSTGRES.version)
-        if self.epoch is not None and not _take_lead(PostgresDatabase(connection)):
-            self.epoch = None  # Where nobody has taken the lock meanwhile, nobody has led: the epoch says so.
+        if self.epoch is not None and not _lock_lead(PostgresDatabase(connection)):
+            self.epoch = None  # Where nobody took the lock meanwhile, the epoch is still valid.
 
-    def _check_server(self, connection: "psycopg.Connection[tuple[Any, ...]]", state: ServerState) -> None:
-        known = connection.execute(b"SELECT system_id, timeline FROM instance").fetchone()
+    def _check_server(self, known: tuple[Any, ...] | None, state: ServerState) -> None:
+        """Raise StoreError if this is not the server and timeline that the store (`known`) or this machine has seen."""
         said = self._mark.refusal(state.log_end)
         if known is not None and known not in (("", 0), (state.system_id, state.timeline)):
             said = (
@@ -327,11 +336,11 @@ class PostgresEngine:
         self._mark.note(state.log_end, instead=self._accept_failover)
         values = (state.system_id, state.timeline)
         # Nothing is written where all is as it was: whose store it is shows only when its key is tried.
-        if self.read(lambda db: db.execute("SELECT system_id, timeline FROM instance").fetchone()) != values:
+        if self.read(lambda db: db.execute(_SERVER.decode()).fetchone()) != values:
             self.write(lambda db: db.execute("UPDATE instance SET system_id = ?, timeline = ?", values))
         self._accept_failover = False
 
-    def _bring_up(self, *, migrate: bool, made: str) -> None:
+    def _bring_up(self, *, migrate: bool, made: str, standing: Callable[[str, str], None]) -> None:
         connection = self._server.connect()
         try:
             database = PostgresDatabase(connection)
@@ -354,6 +363,11 @@ class PostgresEngine:
                 database.execute("INSERT INTO schema_version (version) VALUES (?)", (version,))
 
             before = find()
+            if not self._accept_failover:
+                known = None if before == NEW else connection.execute(_SERVER).fetchone()
+                self._check_server(known, ServerState.of(connection))
+            if before != NEW:
+                standing(self.place, read_standing(database))
             if before not in (NEW, POSTGRES.version) and not migrate:
                 if not POSTGRES.serves(before):
                     raise StoreError(
@@ -440,17 +454,17 @@ def _end_older(place: str, connection: "psycopg.Connection[tuple[Any, ...]]") ->
     connection.execute(b"UPDATE coordinator SET epoch = epoch + 1")
 
 
-_TAKE_LEAD: Final = f"SELECT pg_try_advisory_lock({LOCK_KEY})".replace("%s", "?")
+_LOCK_LEAD: Final = f"SELECT pg_try_advisory_lock({LOCK_KEY})".replace("%s", "?")
 
 
-def _take_lead(database: Database) -> bool:
+def _lock_lead(database: Database) -> bool:
     """Take the lock of who leads, for this session; one that has it gets it again."""
-    return bool(database.execute(_TAKE_LEAD, (LEAD_LOCK,)).fetchone()[0])
+    return bool(database.execute(_LOCK_LEAD, (LEAD_LOCK,)).fetchone()[0])
 
 
 def _next_epoch(database: Database) -> int:
-    row = database.execute("UPDATE coordinator SET epoch = epoch + 1 WHERE one = 1 RETURNING epoch").fetchone()
-    return int(row[0])
+    update = "UPDATE coordinator SET epoch = epoch + 1 WHERE one = 1 RETURNING epoch"
+    return int(coordinator_row(database.execute(update))[0])
 
 
 def _one(cursor: "psycopg.Cursor[tuple[Any, ...]]") -> Any:

@@ -64,7 +64,7 @@ class ReportLogs:
         Raises:
             StoreError: a server is away, which is no damage.
         """
-        self.backend.know(states)
+        self.backend.expect_lengths(states)
         for state in states:
             if not self._alone or (state.ended and not self.backend.holds(state.window_id)):
                 continue

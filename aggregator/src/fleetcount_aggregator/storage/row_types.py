@@ -21,7 +21,9 @@ class Lifecycle(enum.IntEnum):
 
     ACTIVE = 0
     ARCHIVED = 1
+    """It has ended, and what was released and charged is kept (`windows.retention`)."""
     RETIRED = 2
+    """Its digests are deleted too."""
 
 
 class ReportVerdict(enum.IntEnum):
@@ -32,7 +34,7 @@ class ReportVerdict(enum.IntEnum):
     ACCEPTED = 1
     """The proof holds for this aggregator and, once the set is sealed, for all."""
     DROPPED = 2
-    """Verified, and so in the batch's sum, but out since, and counted under its reason."""
+    """Verified, and so in the batch's sum; excluded later, and counted under its reason."""
     REFUSED = 3
     """Not verified: in no sum, and counted under its reason."""
 
@@ -41,8 +43,8 @@ class ReportVerdict(enum.IntEnum):
 class SessionRow:
     """A device's session: the request as it came, what was answered, and its keys sealed at rest (`session_chains`).
 
-    The request opens nothing a second time; it is judged again when the session comes back into memory. `accepted` is
-    the aggregator's ephemeral public key and its confirmation, joined.
+    A stored request cannot open a second session; it is judged again when the session comes back into memory.
+    `accepted` is the aggregator's ephemeral public key and its confirmation, joined.
     """
 
     session_id: SessionId
@@ -93,7 +95,7 @@ class Cost(enum.Enum):
 
     NOTHING = enum.auto()
     OPEN = enum.auto()
-    """It may be debited yet, or what was decided is damaged: it counts."""
+    """It may still be debited, or what was decided is damaged: it counts."""
     DEBITED = enum.auto()
 
 
@@ -125,7 +127,7 @@ class BatchRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepRow:
-    """A step that happens once a window: the digest of what was asked, and the bytes answered ever after.
+    """A step that happens once a window or batch: what was asked, or its digest, and the bytes answered ever after.
 
     `passing`: not needed once the window has ended; `Store.purge` deletes it.
     """
@@ -138,7 +140,10 @@ class StepRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerRow:
-    """One release charged to a signal and window. `epsilon` is decimal text, "none" without a finite eps."""
+    """One release charged to a signal and window. `epsilon` is decimal text, "none" without a finite eps.
+
+    Times are in Unix seconds, here and in all rows.
+    """
 
     window_id: WindowId
     signal: str

@@ -6,12 +6,12 @@ PostgreSQL there is also what several processes have between them.
 
 import re
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 from fleetcount_transport.migrations import Schema
 
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.storage.database import Database
+from fleetcount_aggregator.storage.database import Answer, Database
 from fleetcount_aggregator.storage.errors import SchemaMovedError, StoreError
 
 PROCESS_TABLES: Final = (
@@ -151,6 +151,7 @@ RESTORED: Final = "restored"
 """The store is a backup that was put back, and windows of it may have ended elsewhere since."""
 MOVING: Final = "moving"
 """And the move's number, once one has been drawn: a move of a store to here has begun and not ended."""
+COORDINATOR_GONE: Final = "the row of the table coordinator is missing, by which one process leads"
 MOVED: Final = "moved"
 """And the move's number: the store lies elsewhere now."""
 
@@ -221,6 +222,18 @@ def read_standing(database: Database) -> str:
     if row is None:
         raise StoreError("the row of the store about itself is missing: put back a backup")
     return str(row[0])
+
+
+def coordinator_row(cursor: Answer) -> tuple[Any, ...]:
+    """Return the one row of the table coordinator, of which a statement asked or which it changed.
+
+    Raises:
+        StoreError: the row is gone.
+    """
+    row: tuple[Any, ...] | None = cursor.fetchone()
+    if row is None:
+        raise StoreError(f"{COORDINATOR_GONE}: put back a backup")
+    return row
 
 
 def check_standing(place: str, standing: str) -> None:

@@ -95,7 +95,7 @@ class SqliteEngine:
     fatal = (sqlite3.Error,)
     heartbeat_s = None
     alone = True
-    begun_again = 0
+    retries = 0
     epoch = 0
 
     def __init__(self, path: Path, lock: int, writer: sqlite3.Connection, reader: sqlite3.Connection) -> None:
@@ -155,8 +155,8 @@ class SqliteEngine:
         """See `Engine.read`."""
         return self._look(self._reader, work)
 
-    def peek(self, work: Callable[[Database], T]) -> T:
-        """See `Engine.peek`."""
+    def read_as_writer(self, work: Callable[[Database], T]) -> T:
+        """See `Engine.read_as_writer`."""
         return self._look(self._writer, work)
 
     def _look(self, connection: sqlite3.Connection, work: Callable[[Database], T]) -> T:
@@ -165,8 +165,8 @@ class SqliteEngine:
         except SQLITE_ERRORS as error:
             raise StoreError(f"{self.place} could not be read: {error}") from error
 
-    def write_in_line(self, work: Callable[[Database], T]) -> T:
-        """See `Engine.write_in_line`: nobody else writes."""
+    def write_blocking(self, work: Callable[[Database], T]) -> T:
+        """See `Engine.write_blocking`: nobody else writes."""
         return self.write(work)
 
     def note_changes(self, database: Database, changes: Sequence[Change]) -> None:
@@ -176,12 +176,12 @@ class SqliteEngine:
         """See `Engine.leads`: who has the file's lock is the only one."""
         return True
 
-    def trouble(self) -> str:
-        """See `Engine.trouble`: nobody else changes how this file is written."""
+    def durability_problem(self) -> str:
+        """See `Engine.durability_problem`: nobody else changes how this file is written."""
         return ""
 
-    def fold(self) -> bool:
-        """See `Engine.fold`; a reader in the way, such as a backup, leaves it undone and holds up no other write."""
+    def checkpoint(self) -> bool:
+        """See `Engine.checkpoint`; it is not done beside a reader, such as a backup, and holds up no other write."""
         try:
             self._writer.execute(f"PRAGMA busy_timeout = {_FOLD_MS}")
             return not self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]
@@ -190,8 +190,8 @@ class SqliteEngine:
         finally:
             self._writer.execute(f"PRAGMA busy_timeout = {_BUSY_MS}")
 
-    def slim(self) -> None:
-        """See `Engine.slim`: the pages of two connections, 4 MiB each at most."""
+    def release_memory(self) -> None:
+        """See `Engine.release_memory`: the pages of two connections, 4 MiB each at most."""
         for connection in (self._writer, self._reader):
             connection.execute("PRAGMA shrink_memory")
 

@@ -57,7 +57,7 @@ def move_to_present_key(engine: SealedEngine, data_keys: DataKeys) -> None:
     if data_keys.seals_store():
         return
     engine.write(lambda db: _reseal(db, data_keys))
-    engine.plain.fold()
+    engine.unsealed.checkpoint()
     data_keys.note_seals_store()
 
 
@@ -93,8 +93,8 @@ class Store:
     ) -> None:
         self.data_keys = data_keys
         self._sealed = engine
-        self._engine = self.engine = engine.plain
-        self._place = engine.plain.place
+        self._engine = self.engine = engine.unsealed
+        self._place = engine.unsealed.place
         self._damaged = tuple(damaged)
         self.logs = logs
         """The report logs."""
@@ -128,8 +128,8 @@ class Store:
             backend = engine.log_backend(path)
             logs = opened.enter_context(closing(ReportLogs(backend, data_keys, alone=engine.alone)))
             states = sealed.read(sql.read_log_states)
-            if given_up := backend.given_up(states):
-                sealed.write(lambda db: _end_lost(db, given_up))
+            if aside := backend.put_aside(states):
+                sealed.write(lambda db: _end_lost(db, aside))
                 states = sealed.read(sql.read_log_states)
             needed = [one.window_id for one in states if not one.ended or backend.holds(one.window_id)]
             damaged = data_keys.take_up(needed)
@@ -141,8 +141,8 @@ class Store:
             damaged += sealed.read(damage_at_start)
             rows, over = sealed.read(ended.read_unpurged), [one.window_id for one in states if one.ended]
             keys = data_keys.held()
-            left = [one for one in over if one in rows or backend.leaves(one) or one in keys]
-            engine.slim()
+            left = [one for one in over if one in rows or backend.has_leftovers(one) or one in keys]
+            engine.release_memory()
             give_back()
             opened.pop_all()
         return cls(sealed, logs, data_keys, left, damaged)
@@ -182,9 +182,9 @@ class Store:
             raise StoreError(f"{self._place} is closed")
 
     @property
-    def begun_again(self) -> int:
+    def retries(self) -> int:
         """How many of its transactions were begun again since others stood in their way."""
-        return self._engine.begun_again
+        return self._engine.retries
 
     async def probe(self) -> None:
         """Write something that changes nothing, durably; raises StoreError if nothing can be written."""
@@ -304,9 +304,9 @@ class Store:
         return await self.write(self._apply, change)
 
     def _close_window(self, change: WindowChange) -> None:
-        if trouble := self._engine.trouble():
-            raise StoreError(trouble)
-        self._engine.write_in_line(lambda db: self._close(db, change))
+        if problem := self._engine.durability_problem():
+            raise StoreError(problem)
+        self._engine.write_blocking(lambda db: self._close(db, change))
 
     def _close(self, db: Database, change: WindowChange) -> None:
         if not self._engine.leads(db):

@@ -28,7 +28,7 @@ from fleetcount_aggregator.storage.file_frames import LogScan
 from fleetcount_aggregator.storage.frames import LogBackend, LogState
 from fleetcount_aggregator.storage.opening import reading, server_of
 from fleetcount_aggregator.storage.row_repair import every_damage
-from fleetcount_aggregator.storage.schema import check_readable
+from fleetcount_aggregator.storage.schema import COORDINATOR_GONE, check_readable
 from fleetcount_aggregator.storage.sqlite_engine import KeyFiles
 
 if TYPE_CHECKING:
@@ -262,9 +262,10 @@ def _held(place: StorePlace) -> Generator[bool]:
 
 
 def _database(db: Database, place: StorePlace) -> Iterable[Damage]:
-    """Return what SQLite itself says of its file; PostgreSQL has checksums of its own."""
+    """Return what SQLite itself says of its file; PostgreSQL has checksums of its own, and one row more."""
     if place.url is not None:
-        return []
+        there = db.execute("SELECT count(*) FROM coordinator").fetchone()[0] == 1
+        return [] if there else [Damage(table="database", what=COORDINATOR_GONE)]
     said = [str(row[0]) for row in db.execute("PRAGMA integrity_check(10)").fetchall()]
     return [Damage(table="database", what=one) for one in said if one != "ok"]
 

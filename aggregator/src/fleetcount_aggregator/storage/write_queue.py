@@ -76,8 +76,8 @@ class WriteQueue:
         self.erased = False
         """Whether something was overwritten or deleted that the database's journal still holds as it was."""
         self._sealed = engine
-        self._engine = engine.plain
-        self._place = engine.plain.place
+        self._engine = engine.unsealed
+        self._place = engine.unsealed.place
         self._logs = logs
         self._queue: queue.Queue[_Write | None] = queue.Queue(QUEUE_LENGTH)
         self._queued_bytes = 0
@@ -132,9 +132,9 @@ class WriteQueue:
         ending = False
         while not ending:
             group, ending = self._gather()
-            if trouble := self._engine.trouble():
+            if problem := self._engine.durability_problem():
                 for write in group:
-                    write.error = StoreError(trouble)
+                    write.error = StoreError(problem)
             else:
                 self._append([write for write in group if write.operation is None])
                 self._commit([write for write in group if write.operation is not None], ending=ending)
@@ -183,7 +183,7 @@ class WriteQueue:
                 write.result = answer
 
     def _takes_instalments(self, window_id: WindowId) -> bool:
-        return self._sealed.peek(lambda db: sql.takes_instalments(db, window_id))
+        return self._sealed.read_as_writer(lambda db: sql.takes_instalments(db, window_id))
 
     def _commit(self, group: Sequence[_Write], *, ending: bool) -> None:
         """Run operations in one transaction; a failed commit fails every one of them, a failed one only itself.
@@ -215,7 +215,7 @@ class WriteQueue:
 
     def _empty_log(self) -> None:
         """Fold in the database's journal once something was erased; where that fails, the next group tries again."""
-        self.erased = self.erased and not self._engine.fold()
+        self.erased = self.erased and not self._engine.checkpoint()
 
     def _run(self, db: SealedDatabase, write: _Write, *, leads: bool) -> None:
         write.result, write.error = None, None  # It may be run again.

@@ -12,7 +12,7 @@ from typing import Final
 from fleetcount_protocol.messages import WindowState
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.journal import KEPT, Step, taken
+from fleetcount_aggregator.durable_steps import KEPT, Step, taken
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.questions import Questions
 from fleetcount_aggregator.memory.windows import Windows

@@ -15,8 +15,8 @@ from fleetcount_protocol.release.walk import WalkEnd, next_step
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.context import Context
+from fleetcount_aggregator.durable_steps import record_here
 from fleetcount_aggregator.host.states import MissingReason
-from fleetcount_aggregator.journal import record_here
 from fleetcount_aggregator.memory.installed import InstalledQuestion, InstalledWindow, window_row
 from fleetcount_aggregator.memory.questions import decided_window
 from fleetcount_aggregator.storage.question_rows import read_decided

@@ -1,6 +1,7 @@
 """An operator's enrolment directory: two authorities, every certificate they issued, and the deny list.
 
-Every change happens under one lock and appears whole or not at all. It must not see a party's private key.
+Every file is replaced whole. A caller makes each change within `locked`; a change that a crash cut short is completed
+by the same command (`renew`) or the next deny list (its copy for brokers). It must not see a party's private key.
 """
 
 import contextlib
@@ -61,9 +62,14 @@ class Issued:
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:
-        """Every name behind the party's own, addresses included."""
+        """Every name after the party's own, addresses included."""
         names = self.certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
         return tuple(str(name.value) for name in names)[1:]
+
+    @property
+    def party(self) -> tuple[Purpose, tuple[str, ...], tuple[str, ...]]:
+        """What all certificates of one party have in common."""
+        return self.purpose, self.names, self.hosts
 
     @cached_property
     def key(self) -> Digest:
@@ -72,7 +78,7 @@ class Issued:
 
     @property
     def ends(self) -> datetime:
-        """Its last second."""
+        """Its last second, of which it is still valid (RFC 5280, section 4.1.2.5)."""
         return self.certificate.not_valid_after_utc
 
 
@@ -80,6 +86,7 @@ class PkiDirectory:
     """The directory of one operator; `now` is the moment every certificate and list is made at."""
 
     def __init__(self, root: Path, now: datetime | None = None) -> None:
+        """Open a directory; raises UsageError if it is none."""
         self._root = root
         self._now = (now or datetime.now(UTC)).replace(microsecond=0)
         if not (root / "devices.crt").is_file():
@@ -165,19 +172,19 @@ class PkiDirectory:
         `is_slot`: it is that of an aggregator's slot, whose name `slot_name` gives.
 
         Raises:
-            UsageError: another party has the key or the name, a host is another party's name or the other way round,
-                the name or a host is one of an aggregator's slots and this is none, or `output` exists.
+            UsageError: the key is on the deny list, another party has the key or the name, a host is another party's
+                name or the other way round, the name or a host is one of an aggregator's slots and this is none, or
+                `output` exists.
         """
         for wanted in (name, *hosts):
             if not is_slot and _SLOT.fullmatch(_folded(wanted)):
                 raise UsageError(f"{wanted!r} is the name of an aggregator's slot, which `fleetcount pki slot` issues")
-        known = self.issued()
+        known, denied = self.issued(), self._denied()
         digest = public_key_digest(key)
-        if digest in self.deny_list().keys:
-            raise UsageError("this key is on the deny list; make a new one")
+        _check_not_denied(digest, denied)
         if any(one.key == digest for one in known):
             raise UsageError("this key has a certificate already; `fleetcount pki renew` makes the next one")
-        alive = [one for one in known if one.ends > self._now and one.key not in self.deny_list().keys]
+        alive = [one for one in known if one.ends >= self._now and one.key not in denied]
         # One space for all: a client knows a server by any name in its certificate, in any spelling.
         names = {_folded(one.names[0]): one for one in alive}
         if _folded(name) in names:
@@ -188,7 +195,14 @@ class PkiDirectory:
         for one in alive:
             if _folded(name) in map(_folded, one.hosts):
                 raise UsageError(f"the name {name!r} is a host of the {one.purpose.label} {one.names[0]!r}")
-        return self._issue(purpose, key, name, hosts, output, validity)
+        _check_new(output)
+        issued = self._register(purpose, key, name, hosts, validity)
+        try:
+            self._hand_out(issued, output)
+        except BaseException:
+            self._entry(issued).unlink()
+            raise
+        return issued
 
     def renew(
         self,
@@ -201,49 +215,57 @@ class PkiDirectory:
     ) -> Issued:
         """Issue the next certificate of a party, for the same key or (`key`) a new one, and write it to a new file.
 
-        With a new key the old one goes onto the deny list first: no party counts twice.
+        With a new key the old one goes onto the deny list before the certificate leaves: no party counts twice. The new
+        certificate is in the register by then, so that after a crash in between the same call hands it out.
 
         Raises:
-            UsageError: the old one was not issued here or is on the deny list, or the new key has a certificate.
+            UsageError: the old one was not issued here or is on the deny list, the new key is on it or has a
+                certificate, or `output` exists.
         """
-        known = self.issued()
+        known, denied = self.issued(), self._denied()
         found = next((one for one in known if one.certificate == old), None)
         if found is None:
             raise UsageError("the certificate was not issued here")
-        if found.key in self.deny_list().keys:
-            raise UsageError(f"the key of {found.names[0]!r} is on the deny list; enrol a new one")
-        if key is not None and any(one.key == public_key_digest(key) for one in known):
-            raise UsageError("the new key has a certificate already")
-        _check_new(output)
-        if key is not None:
-            self.write_list([found.key], list_validity)
+        issued = None
         public = key or found.certificate.public_key()
         if not isinstance(public, ec.EllipticCurvePublicKey):
             raise UsageError("the certificate has no P-256 key")
-        return self._issue(found.purpose, public, found.names[0], found.hosts, output, validity)
+        if key is not None:
+            _check_not_denied(public_key_digest(key), denied)
+            issued = next((one for one in known if one.key == public_key_digest(key)), None)
+            if issued is not None and issued.party != found.party:
+                raise UsageError("the new key has a certificate already")
+        if found.key in denied and issued is None:
+            raise UsageError(f"the key of {found.names[0]!r} is on the deny list; enrol a new one")
+        _check_new(output)
+        issued = issued or self._register(found.purpose, public, found.names[0], found.hosts, validity)
+        if key is not None and found.key not in denied:
+            self.write_list([found.key], list_validity)
+        self._hand_out(issued, output)
+        return issued
 
-    def _issue(
+    def _register(
         self,
         purpose: Purpose,
         key: ec.EllipticCurvePublicKey,
         name: str,
         hosts: Sequence[str],
-        output: Path,
         validity: timedelta,
     ) -> Issued:
-        _check_new(output)
+        """Issue a certificate into the register alone: what is handed out later can always be found and revoked."""
         authority = self.authority("devices" if purpose in _OF_DEVICES else "aggregators")
-        certificate = authority.issue(purpose, key, name, hosts, validity=validity, now=self._now)
-        pem = certificate.public_bytes(Encoding.PEM)
-        # Into the register first: what was handed out can always be found and revoked.
-        entry = self._root / "issued" / f"{purpose.label}-{certificate.serial_number:x}.crt"
-        write_file(entry, pem, overwrite=False)
-        try:
-            write_file(output, pem, overwrite=False)
-        except BaseException:
-            entry.unlink()
-            raise
-        return Issued(certificate=certificate)
+        issued = Issued(certificate=authority.issue(purpose, key, name, hosts, validity=validity, now=self._now))
+        write_file(self._entry(issued), issued.certificate.public_bytes(Encoding.PEM), overwrite=False)
+        return issued
+
+    def _entry(self, issued: Issued) -> Path:
+        return self._root / "issued" / f"{issued.purpose.label}-{issued.certificate.serial_number:x}.crt"
+
+    def _hand_out(self, issued: Issued, output: Path) -> None:
+        write_file(output, issued.certificate.public_bytes(Encoding.PEM), overwrite=False)
+
+    def _denied(self) -> frozenset[Digest]:
+        return frozenset(self.deny_list().keys)
 
     # The deny list.
 
@@ -262,7 +284,7 @@ class PkiDirectory:
         return signed.deny_list
 
     def write_list(self, keys: Sequence[Digest], validity: timedelta | None) -> DenyList:
-        """Sign and write the next list: the keys of the last one, and these; None: good for as long as the last was.
+        """Sign and write the next list: the keys of the last one, and these. `validity` None: as long as the last one.
 
         Raises:
             UsageError: more keys than a list holds, or no last one.
@@ -275,8 +297,8 @@ class PkiDirectory:
         signed = sign_deny_list(
             self.authority("devices"),
             [*(last.keys if last is not None else ()), *keys],
-            # The first is the time, so that a directory made anew goes on above the old one's numbers. Later ones only
-            # count: a clock that is ahead once would leave a number that no list made anew reaches for as long.
+            # The first number is the time, so that a directory that is made again exceeds its predecessor. Later ones
+            # only count on: a clock that was ahead once must not leave a number that nobody reaches for years.
             number=issued_at if last is None else last.number + 1,
             issued_at=issued_at,
             expires=issued_at + int(validity.total_seconds()),
@@ -288,7 +310,7 @@ class PkiDirectory:
 
     def revocations(self) -> dict[str, x509.CertificateRevocationList]:
         """Return what a broker reads: of each authority, by its name, the certificates whose keys are denied."""
-        denied = frozenset(self.deny_list().keys)
+        denied = self._denied()
         revoked = [one.certificate for one in self.issued() if one.key in denied]
         authorities = {name: self.authority(name) for name in _AUTHORITIES}
         return {
@@ -309,6 +331,11 @@ def _folded(name: str) -> str:
 
 def _article(purpose: Purpose) -> str:
     return f"an {purpose.label}" if purpose is Purpose.AGGREGATOR else f"a {purpose.label}"
+
+
+def _check_not_denied(key: Digest, denied: frozenset[Digest]) -> None:
+    if key in denied:
+        raise UsageError("this key is on the deny list; make a new one")
 
 
 def _check_new(output: Path) -> None:

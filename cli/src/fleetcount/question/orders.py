@@ -46,8 +46,8 @@ from fleetcount.question.files import check_name, read_question
 
 _FILE_BYTES: Final = MAX_ORDER_BYTES + 128
 _MARGIN_S: Final = 5
-"""An aggregator looks into its question directory every second: a window decided about sooner is not named by
-default.
+"""Seconds added to the lead, so that the default window can still be skipped when the aggregator, which looks into its
+question directory every second, has read the order.
 """
 
 
@@ -85,8 +85,9 @@ pause = _order_command(
     "pause",
     """Sign an order that skips windows from one on, and put it into the leader's question directory.
 
-    Run by the leader's operator. Windows keep their numbers and times: nothing moves, is made up for or costs less.
-    Devices keep their reservations, because a pause may end. Windows are decided about a minute before they open.
+    Run by the leader's operator. Windows keep their numbers and times: one that is skipped is neither asked later nor
+    given back. Devices keep their reservations, because a pause may end. The aggregator decides about each window one
+    minute before it opens, or one period before where that is shorter.
     """,
 )
 
@@ -115,7 +116,8 @@ stop = _order_command(
 class GivenOrder:
     """An order that its operator may give, and the file in the question directory it goes to.
 
-    `question` has its start. `asked` is how many windows it has without this order: those before an earlier stop.
+    `question` is the question after its start order. `asked` is how many windows it has without this order: those
+    before an earlier stop.
     """
 
     order: QuestionOrder
@@ -139,12 +141,14 @@ def give_order(
     """Return a signed order of this operator that its aggregator may take; nothing is written yet.
 
     `start` is a window's index, or a time in UTC, which means the first window that opens then or later; None is the
-    first window that the aggregator has not decided about. `name` is how the question's file is called, without suffix.
+    first window that the aggregator has not decided about. `now` is in Unix seconds. `name` is how the
+    question's file is called, without suffix.
 
     Raises:
         UsageError: no index and no time, or a window that is decided about or that the question has not.
         RefusedByPolicyError: the question is not installed at this aggregator, the order is not its operator's to give,
             or nothing may follow the orders given before.
+        StoreError: the aggregator's store cannot be read.
     """
     config, own = operator.config, operator.aggregator_id
     position = question.first_window.position_of(own)
@@ -180,7 +184,7 @@ def give_order(
 
 
 def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
-    """Yield a line per party: what a stop leaves charged and what it gives back, before the order is given."""
+    """Yield what a stop ends, and what stays charged and what comes back: a line of all aggregators, one of devices."""
     question, window = given.question, given.order.from_window
     opens, limits = utc(question.schedule.opens(window)), limits_of(operator.config)
     yield f"this ends question {question.name!r} for good, at all aggregators, from window {window} on, opening {opens}"

@@ -1,4 +1,4 @@
-"""Asking aggregators for the releases of a question and its orders, from the device port, as a reader may.
+"""Asking aggregators for the releases of a question and its orders, at the port where devices and readers ask.
 
 Opens connections and returns decoded answers; must not check a record (`report` does).
 """
@@ -8,6 +8,7 @@ from typing import Any, Final, Self
 
 import grpc
 import grpc.aio
+from fleetcount_protocol.errors import DecodeError, PeerProblem
 from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES
 from fleetcount_protocol.messages import QuestionQuery, ReleaseAnswer, ReleaseQuery
@@ -24,6 +25,7 @@ from fleetcount.command.base import CannotReachError
 from fleetcount.read.readers import Reader
 
 TIMEOUT_S: Final = 15.0
+"""Seconds for each call."""
 _GET_RELEASE: Final = "/fleetcount_protocol.v1.DeviceService/GetRelease"
 _LIST_QUESTION: Final = "/fleetcount_protocol.v1.DeviceService/ListQuestions"
 
@@ -46,9 +48,13 @@ class WindowReader:
         Raises:
             UsageError: a file of the reader's identity cannot be used, or no TLS and an endpoint elsewhere.
         """
-        for one in self._aggregators:
-            credentials = self._reader.credentials(one.aggregator_id)
-            self._channels.append(_channel(one.aggregator_id, one.grpc_endpoint, credentials))
+        try:
+            for one in self._aggregators:
+                credentials = self._reader.credentials(one.aggregator_id)
+                self._channels.append(_channel(one.aggregator_id, one.grpc_endpoint, credentials))
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -60,18 +66,17 @@ class WindowReader:
         """Return the first answer with a record, else the first; None if no aggregator that answers has the window.
 
         Raises:
-            CannotReachError: no aggregator answered; the message gives the reason of the last.
+            CannotReachError: no aggregator answered so that it can be read; the message gives the reason of the last.
         """
         best, reached, why = None, False, "no aggregator has a gRPC endpoint"
         for aggregator, channel in zip(self._aggregators, self._channels, strict=True):
             try:
                 query = RELEASE_QUERY.encode(ReleaseQuery(aggregator_id=aggregator.aggregator_id, window_id=window_id))
-                data = await channel.unary_unary(_GET_RELEASE)(query, timeout=TIMEOUT_S)
-            except grpc.aio.AioRpcError as error:
-                reached = reached or error.code() is grpc.StatusCode.NOT_FOUND
-                why = f"{aggregator.grpc_endpoint}: {call_reason(error, self._reader.certificate())}"
+                answer = RELEASE_ANSWER.decode(await channel.unary_unary(_GET_RELEASE)(query, timeout=TIMEOUT_S))
+            except (grpc.aio.AioRpcError, DecodeError) as error:
+                reached = reached or _lacks_window(error)
+                why = self._why(aggregator, error)
                 continue
-            answer = RELEASE_ANSWER.decode(data)
             if answer.record:
                 return answer
             best, reached = best or answer, True
@@ -82,8 +87,10 @@ class WindowReader:
     async def orders(self, question: Question) -> tuple[QuestionOrder, ...]:
         """Return every order about a question that an answering aggregator knows, each signed as it must be.
 
+        They come in no particular order, and none of a question that no aggregator knows.
+
         Raises:
-            CannotReachError: no aggregator answered; the message gives the reason of the last.
+            CannotReachError: as of `ask`.
             QuestionError, SignatureError: an order that its aggregator did not sign, or may not give.
         """
         before = max(0, int.from_bytes(question.question_id) - 1)  # A list begins above what was listed last.
@@ -97,12 +104,12 @@ class WindowReader:
                         aggregator_id=aggregator.aggregator_id, deployment=question.deployment, after=after, over=True
                     )
                 )
-                data = await channel.unary_unary(_LIST_QUESTION)(asked, timeout=TIMEOUT_S)
-            except grpc.aio.AioRpcError as error:
-                why = f"{aggregator.grpc_endpoint}: {call_reason(error, self._reader.certificate())}"
+                listed = QUESTION_LIST.decode(await channel.unary_unary(_LIST_QUESTION)(asked, timeout=TIMEOUT_S))
+            except (grpc.aio.AioRpcError, DecodeError) as error:
+                why = self._why(aggregator, error)
                 continue
             reached = True
-            for offer in QUESTION_LIST.decode(data).offers:
+            for offer in listed.offers:
                 if offer.signed.question.question_id == question.question_id:
                     question = verify_orders(offer.orders, question, self._reader.trusted)
                     found |= {one.order for one in offer.orders}
@@ -110,11 +117,24 @@ class WindowReader:
             raise CannotReachError(f"{why}{_refused_hint(self._reader)}")
         return tuple(found)
 
+    def _why(self, aggregator: Aggregator, error: grpc.aio.AioRpcError | DecodeError) -> str:
+        """Return why an aggregator counts as one that did not answer."""
+        if isinstance(error, DecodeError):
+            return f"{aggregator.grpc_endpoint}: its answer cannot be read: {error}"
+        return f"{aggregator.grpc_endpoint}: {call_reason(error, self._reader.certificate())}"
+
+
+def _lacks_window(error: grpc.aio.AioRpcError | DecodeError) -> bool:
+    """Whether an aggregator answered that it does not know a window; one of another name answers with the same code."""
+    if isinstance(error, DecodeError) or error.code() is not grpc.StatusCode.NOT_FOUND:
+        return False
+    return error.details() != PeerProblem.UNKNOWN_AGGREGATOR.value
+
 
 async def why_refused(reader: Reader, aggregator: AggregatorId, endpoint: str) -> str:
     """Return "" when an aggregator answers this reader, else why it does not.
 
-    It is asked for a window that does not exist: that it knows none is the right answer.
+    It is asked for a window that does not exist: that it does not know the window is the right answer.
 
     Raises:
         UsageError: a file of the reader's identity cannot be used, or no TLS and an endpoint elsewhere.
@@ -124,7 +144,7 @@ async def why_refused(reader: Reader, aggregator: AggregatorId, endpoint: str) -
     try:
         await channel.unary_unary(_GET_RELEASE)(query, timeout=TIMEOUT_S)
     except grpc.aio.AioRpcError as error:
-        return "" if error.code() is grpc.StatusCode.NOT_FOUND else call_reason(error, reader.certificate())
+        return "" if _lacks_window(error) else call_reason(error, reader.certificate())
     finally:
         await channel.close()
     return ""
@@ -137,7 +157,7 @@ def _refused_hint(reader: Reader) -> str:
 
 
 def _channel(name: str, endpoint: str, credentials: grpc.ChannelCredentials | None) -> Any:
-    """Return a channel whose far end must be certified as this aggregator.
+    """Return a channel to a server that must be certified as this aggregator.
 
     Raises:
         UsageError: no credentials, and the endpoint is not on this machine.

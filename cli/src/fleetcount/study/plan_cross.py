@@ -45,7 +45,7 @@ def cross_spread(
 
 
 def cross_lines(planned: Plan, epsilon: Fraction) -> list[str]:
-    """Return the errors of cells, margins and total, under what heads them; nothing of other releases.
+    """Return a heading and one line each for cells, margins and total; nothing for a release without margins.
 
     Raises:
         MechanismError: no noise of cells alone reaches epsilon.
@@ -56,8 +56,8 @@ def cross_lines(planned: Plan, epsilon: Fraction) -> list[str]:
         return []
     alone = plan_question(planned.devices, design.answer, epsilon, design.aggregators, noise=type(design.noise)).sd(0)  # type: ignore[arg-type]
     lines = [
-        f"A table of {' by '.join(map(str, shape))}; standard error where all its numbers add up, and as a sum of",
-        "cells under the same epsilon with cells alone:",
+        f"A table of {' by '.join(map(str, shape))}; standard error in devices with all its numbers reconciled, and of",
+        "sums of cells where cells alone are released under the same epsilon:",
     ]
     names = ["a cell", *(f"a value of signal {place}, {size} of them" for place, size in enumerate(shape, start=1))]
     for name, size, error in zip([*names, "the total"], design.levels.sizes, joined_errors(design), strict=False):
@@ -66,7 +66,7 @@ def cross_lines(planned: Plan, epsilon: Fraction) -> list[str]:
 
 
 def cross_errors(design: Design) -> dict[str, Any]:
-    """Return the errors of `cross_lines` for programs."""
+    """Return the errors of cells and margins of `cross_lines` for programs, without the total's and the sums'."""
     if not design.levels.margins:
         return {}
     cell, *margins = joined_errors(design)[: 1 + len(design.levels.margins)]

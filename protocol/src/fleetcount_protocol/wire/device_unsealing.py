@@ -1,6 +1,6 @@
 """Unsealing of many instalments at once, with their digests and receipts: run by an aggregator, in any process.
 
-The results are byte for byte those of `session.unseal_instalment`, `Instalment.digest` and `receipts.receipt_for` for
+The results are byte for byte those of `session.unseal_instalment`, `Instalment.digest` and `session.receipt_for` for
 one instalment. The aggregator sends a receipt after its commit, never before.
 """
 
@@ -37,7 +37,10 @@ class SessionKeys:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnsealedColumns:
-    """One entry for each instalment: the part, or None if the seal does not open; its digest; its receipt's MAC."""
+    """One entry for each instalment: the part, or None if the seal does not open; its digest; its receipt's MAC.
+
+    `parts` is empty where no seal was opened (`receipt_columns`).
+    """
 
     parts: Sequence[bytes | None] = field(repr=False)
     digests: Sequence[bytes]
@@ -45,15 +48,15 @@ class UnsealedColumns:
 
 
 def unseal_columns(keys: SessionKeys, position: int, columns: InstalmentColumns) -> UnsealedColumns:
-    """Return every sealed part with its digest and receipt; run by the aggregator at `position` in the window.
+    """Return every opened part with its digest and its receipt's MAC; run by the aggregator at `position`, from 0.
 
     If a seal does not open, only its own instalment is refused.
 
     Raises:
-        UsageError: a position that no window has, or a key of another size.
+        UsageError: a position that no window has, or not one key of 32 bytes for each instalment.
     """
-    if any(len(key) != _KEY_BYTES for key in (*keys.window_keys, *keys.receipt_keys)):
-        raise UsageError(f"a window key and a receipt key have {_KEY_BYTES} bytes each")
+    _check_keys(keys.window_keys, columns)
+    _check_keys(keys.receipt_keys, columns)
     digests = digest_columns(columns)
     return UnsealedColumns(
         parts=_open(keys.window_keys, position, columns),
@@ -96,9 +99,20 @@ def digest_columns(columns: InstalmentColumns) -> list[bytes]:
 
 
 def receipt_columns(receipt_keys: Sequence[bytes], columns: InstalmentColumns) -> UnsealedColumns:
-    """Return digests and receipts of instalments that are stored already; `parts` is empty, no seal is opened."""
+    """Return digests and receipts of instalments that are stored already; `parts` is empty, no seal is opened.
+
+    Raises:
+        UsageError: not one key of 32 bytes for each instalment.
+    """
+    _check_keys(receipt_keys, columns)
     digests = digest_columns(columns)
     return UnsealedColumns(parts=(), digests=digests, macs=_macs(receipt_keys, columns, digests))
+
+
+def _check_keys(keys: Sequence[bytes], columns: InstalmentColumns) -> None:
+    """Refuse keys of another size or number: `_hmac` would give a wrong MAC without a word."""
+    if len(keys) != len(columns.report_ids) or any(len(key) != _KEY_BYTES for key in keys):
+        raise UsageError(f"there are {len(keys)} keys, allowed: {len(columns.report_ids)}, of {_KEY_BYTES} bytes each")
 
 
 def _macs(receipt_keys: Sequence[bytes], columns: InstalmentColumns, digests: Sequence[bytes]) -> list[bytes]:

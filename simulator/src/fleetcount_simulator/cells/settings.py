@@ -17,8 +17,10 @@ from fleetcount_simulator.scenario.source import ScenarioSource
 ANY_LENGTH: Final = Range("(0, 1000000000)")
 """Lengths in metres and durations in seconds."""
 COORDINATE: Final = Range("[-1000000000, 1000000000]")
+"""Coordinates in metres, in the plane of a map."""
 SHARE: Final = Range("[0, 1]")
 MAX_LIST: Final = 100_000
+"""Entries of a list of texts, at most."""
 
 
 class Settings(Table):
@@ -27,12 +29,16 @@ class Settings(Table):
     __slots__ = ("folder",)
 
     def __init__(self, path: str, content: Mapping[str, Any], keys: Sequence[Key], folder: Path) -> None:
-        """Refuse every key that is not among `keys`, with the nearest that is."""
+        """Refuse every key that is not among `keys`, with the nearest that is.
+
+        Raises:
+            ScenarioError: as every method here: a key that is unknown or missing, or whose value is not as it must be.
+        """
         super().__init__(ScenarioSource("", ""), path, dict(content), [key.name for key in keys])
         self.folder = folder
 
     def file(self, key: str) -> Path:
-        """Return the path of an existing regular file."""
+        """Return the path of an existing regular file, whose name has 1000 characters at most."""
         path = self.folder / self.printable(key, 1000)
         try:
             found = path.is_file()
@@ -43,14 +49,14 @@ class Settings(Table):
         return path
 
     def texts(self, key: str) -> tuple[str, ...]:
-        """Return a list of texts."""
+        """Return a list of texts, 1 to `MAX_LIST` of them."""
         entries = self._entries(key, 1, MAX_LIST, "texts")
         if not all(isinstance(entry, str) for entry in entries):
             raise self.refuse(key, "a list of texts")
         return tuple(cast("list[str]", entries))
 
     def numbers(self, key: str, length: tuple[int, int], allowed: Range) -> tuple[Fraction, ...]:
-        """Return a list of exact numbers, of a length within `length`."""
+        """Return a list of exact numbers, each in `allowed`; `length` is the fewest and the most of them."""
         entries = self._entries(key, *length, "numbers")
         numbers = tuple(exact_number(entry) for entry in entries)
         for entry, number in zip(entries, numbers, strict=True):
@@ -59,14 +65,14 @@ class Settings(Table):
         return cast("tuple[Fraction, ...]", numbers)
 
     def corner(self, key: str) -> tuple[Fraction, Fraction]:
-        """Return [longitude, latitude] in degrees."""
+        """Return [longitude, latitude] in degrees; the latitude is -85 to 85, where a map in squares ends."""
         pair = self.numbers(key, (2, 2), Range("[-180, 180]"))
         if not -85 <= pair[1] <= 85:
             raise self.refuse(key, "[longitude, latitude] with the latitude from -85 to 85")
         return pair[0], pair[1]
 
     def bounds(self, key: str) -> tuple[Fraction, Fraction, Fraction, Fraction]:
-        """Return [x0, y0, x1, y1], the lower left and the upper right corner."""
+        """Return [x0, y0, x1, y1], the lower left and the upper right corner, in metres."""
         x0, y0, x1, y1 = self.numbers(key, (4, 4), COORDINATE)
         if x0 >= x1 or y0 >= y1:
             raise self.refuse(key, "[x0, y0, x1, y1] with x0 below x1 and y0 below y1")

@@ -1,6 +1,8 @@
 """The connections of a fleet process's devices to the aggregators: one for each device, or one for all.
 
-They are the client's own gRPC and MQTT transports, each device's with its own certificate, and change no message.
+They are the client's own transports, but for `SharedMqtt`, and change no message. Over gRPC a device of its own
+connection has its own certificate, and a shared connection one for all; over MQTT a device has a user name that follows
+from its certificate.
 """
 
 import asyncio
@@ -43,24 +45,24 @@ class Connections:
         self._authorities = (Path(spec.authorities) / "aggregators.crt").read_bytes()
         self._gate = asyncio.Semaphore(spec.at_once)
         self._shared = SharedTransport(self._all_devices()) if spec.connections == SHARED else None
-        self.stay = self._shared is not None or spec.at_once >= len(spec.numbers)
+        self.all_stay = self._shared is not None or spec.at_once >= len(spec.numbers)
         """Whether all devices stay connected from the first session to the last receipt."""
 
     @property
     def idle_close_s(self) -> float:
         """Idle seconds after which a device closes its connection: infinite, or 0 where other devices wait for one."""
-        return math.inf if self.stay else 0.0
+        return math.inf if self.all_stay else 0.0
 
     def of(self, identity: DeviceIdentity) -> Transport:
         """Return the transport of one device; it connects on first use."""
         return self._shared or GatedTransport(self._own(identity), self._gate)
 
-    def scout(self) -> Transport:
-        """Return the transport that asks for questions: the shared one, or that of one more device."""
+    def question_transport(self) -> Transport:
+        """Return the transport that asks for questions, shared or of one more device; the caller closes it."""
         return self._shared or self._own(DeviceIdentity.generate(self._authority))
 
-    def calling(self) -> SharedTransport:
-        """Return one gRPC connection for all devices, which an aggregator answers also after a window has ended."""
+    def shared_grpc(self) -> SharedTransport:
+        """Return a new gRPC connection that all devices share, for calls after a window; the caller disconnects it."""
         return SharedTransport(self._own(DeviceIdentity.generate(self._authority), "grpc"))
 
     async def close(self) -> None:
@@ -99,7 +101,7 @@ def own_transport(
     authorities: bytes,
     call_timeout_s: float,
 ) -> Transport:
-    """Return the transport of one device, "grpc" or "mqtt"; `authorities` (PEM) certify aggregators."""
+    """Return the transport of one device: "mqtt" to `broker`, or "grpc" to `aggregators` by `authorities` (PEM)."""
     if transport == "mqtt":
         from fleetcount_client.mqtt_transport import MqttTransport  # Loads the MQTT library only where it is used.
 

@@ -19,9 +19,10 @@ class Signed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """Devices, by their numbers in the population, that now hold every aggregator's receipt and did not before.
+    """Devices, by their numbers in the population, that since the last event got the last receipt they needed.
 
-    `first` hold those of round one, or of the whole report where there is one round; `every` those of all rounds.
+    It is told of the first window alone. `first` hold the receipts of round one, or of the whole report where there is
+    one round; `every` those of all rounds.
     """
 
     first: tuple[int, ...] = field(repr=False)
@@ -30,7 +31,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Refused:
-    """How often aggregators refused a message so far, by reason; `process` is the fleet process that sent them."""
+    """How often aggregators refused messages of a fleet process, by reason: in all, since the process began."""
 
     process: str
     reasons: Mapping[str, int]

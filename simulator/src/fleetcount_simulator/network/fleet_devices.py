@@ -136,7 +136,7 @@ class FleetDevices:
 
         async def one(device: Device) -> None:
             async with gate:
-                await enrol(device, self._spec.aggregators, deadline, stay=self.connections.stay)
+                await enrol(device, self._spec.aggregators, deadline, stay=self.connections.all_stay)
                 self.tally.enrolled += 1
 
         async with asyncio.TaskGroup() as group:
@@ -145,7 +145,7 @@ class FleetDevices:
 
     async def answer(self) -> Counter[str]:
         """Let every device answer the question from its offer to its end; return the reasons of undelivered answers."""
-        scout = self.connections.scout()
+        scout = self.connections.question_transport()
         try:
             while self._latest is None:
                 self._latest = await self._offered(scout)
@@ -265,7 +265,7 @@ class FleetDevices:
 
         A refusal now only means that the aggregator does not have the bytes; it does not make the device late.
         """
-        direct = self.connections.calling()
+        direct = self.connections.shared_grpc()
         try:
             await asyncio.gather(
                 *(

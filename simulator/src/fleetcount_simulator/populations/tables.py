@@ -1,7 +1,8 @@
 """CSV and Parquet tables read in pieces: chosen columns, strict numbers, ranges, and the line of every fault.
 
-It holds one piece at a time and must not know what a column means. Numbers are decimal digits, perhaps with an
-exponent: what other readers take for numbers (1_0.5, nan, inf, full-width digits, a decimal comma) is refused.
+It holds one piece at a time and knows of a column what `Column` says: its form and range. Numbers are decimal digits,
+perhaps with an exponent: what other readers take for numbers (1_0.5, nan, inf, full-width digits, a decimal comma) is
+refused. One too large for a float is infinite and so outside of every range.
 """
 
 import re
@@ -25,7 +26,7 @@ _NUMBER: Final = r"-?[0-9]{1,15}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,3})?"
 _ONE_NUMBER: Final = re.compile(_NUMBER, re.ASCII)
 _MANY_NUMBERS: Final = re.compile(rf"(?:{_NUMBER}\n)*", re.ASCII)
 _MOMENT: Final = re.compile(
-    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?)[0-9]{0,3}"
+    r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,6})[0-9]{0,3})?"
     r"(?:Z| ?UTC|([+-])([01][0-9]|2[0-3])(?::?([0-5][0-9]))?)?",
     re.ASCII,
 )
@@ -34,7 +35,10 @@ _MOMENT: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Batch:
-    """A piece of a table: per role the texts or the numbers, and the place of its rows in the file."""
+    """A piece of a table: by role the texts or the numbers of a column, and the place of its rows in the file.
+
+    Numbers are float64, one for each row, and a column of moments is in Unix seconds.
+    """
 
     texts: Mapping[str, Sequence[str]]
     numbers: Mapping[str, Floats]
@@ -46,7 +50,8 @@ def read_table(
 ) -> Iterator[Batch]:
     """Yield a table in pieces; `columns` by role. A name that ends in .parquet is Parquet, any other CSV (RFC 4180).
 
-    Other columns of the file are skipped, and so are rows without a value in the column of the role `only_with`.
+    Other columns of the file are skipped, and so are rows without a value in the column of the role `only_with`, which
+    is one of `columns`.
 
     Raises:
         ScenarioError: a file that cannot be read, is truncated or changes, a missing column, a field outside its
@@ -64,10 +69,10 @@ def read_table(
 
 
 def column_names(path: Path, delimiter: str = ",") -> Sequence[str]:
-    """Return the names of a table's columns; none of a file that is no table, of which `read_table` says what it is.
+    """Return the names of a table's columns; none where the CSV is malformed, of which `read_table` says how.
 
     Raises:
-        ScenarioError: a file that cannot be opened.
+        ScenarioError: a file that cannot be opened, or a line of it that is no text or too long.
     """
     if path.suffix.lower() == ".parquet":
         from fleetcount_simulator.populations.parquet import names_of  # As in `read_table`.
@@ -147,7 +152,7 @@ def _check_widths(rows: list[list[str]], width: int, place: Rows) -> None:
 
 
 def parsed_numbers(cells: Sequence[str], name: str, place: Rows) -> Floats:
-    """Return the numbers of a column.
+    """Return the numbers of a column, float64; `in_range` refuses one that is too large for it.
 
     Raises:
         ScenarioError: a cell outside the grammar; with its line.
@@ -166,8 +171,8 @@ def _parsed_moments(cells: Sequence[str], name: str, place: Rows) -> Floats:
         if read is None:
             allowed = "a moment like 2026-01-26T15:57:02Z or 2026-01-26 16:57:02+01:00"
             raise ScenarioError(f"{place.of(number)}: {name} is {shown(cell)}, not {allowed}")
-        moment, sign, hours, minutes = read.groups()
-        plain.append(moment)
+        moment, fraction, sign, hours, minutes = read.groups()
+        plain.append(f"{moment}.{fraction}" if fraction else moment)
         if sign:
             offsets[number] = (3600 * int(hours) + 60 * int(minutes or 0)) * (1 if sign == "+" else -1)
     try:

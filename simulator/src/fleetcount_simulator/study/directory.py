@@ -44,7 +44,7 @@ class StudyDirectory:
         self.write(Path(_SHARDS) / f"{name}.npz", content)
 
     def write(self, name: Path | str, content: bytes) -> None:
-        """Write a file whole or not at all.
+        """Write a file whole or not at all, also if the process is killed; after a power cut it may be empty.
 
         Raises:
             MachineError: the file cannot be written.

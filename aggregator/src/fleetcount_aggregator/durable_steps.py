@@ -1,5 +1,5 @@
-"""The journal: the closed list of a window's durable steps, the states that allow each, and the function that runs
-them.
+"""Which step of a window survives a crash: the closed list of durable steps, the states that allow each, and `once`,
+which takes them.
 
 A step is done once per window, or once per batch. Its answer and all its changes become durable in one transaction
 (`Store.apply`), before any party sees the answer. After a crash before that the step is done again; after a later crash
@@ -232,7 +232,7 @@ async def move(windows: Windows, window_id: WindowId, to: WindowState, *, reason
     return to
 
 
-# The finished record: its encoding in the journal, and the record of a window.
+# The finished record: its encoding in the stored step, and the record of a window.
 
 
 def finished_bytes(finished: FinishedRecord) -> bytes:

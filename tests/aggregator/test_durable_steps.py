@@ -1,4 +1,4 @@
-"""The journal of steps: each is taken once, in the states that allow it, and repeated byte for byte ever after."""
+"""Durable steps: each is taken once, in the states that allow it, and repeated byte for byte ever after."""
 
 import ast
 import asyncio
@@ -11,11 +11,11 @@ from pathlib import Path
 import fleetcount_aggregator
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fleetcount_aggregator import journal
-from fleetcount_aggregator.host.host import Host, Identity, Limits
+from fleetcount_aggregator import durable_steps
+from fleetcount_aggregator.durable_steps import RULES, Entry, Step, move, once, step_name, taken
+from fleetcount_aggregator.host.host import Host, Limits, OwnIdentity
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.states import TRANSITIONS, UNFINISHED, StateConflictError
-from fleetcount_aggregator.journal import RULES, Entry, Step, move, once, step_name, taken
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.row_types import LedgerRow, StepRow, WindowRow
@@ -52,7 +52,7 @@ BATCH_STEPS = {"propose": "propose/3", "finish": "finish/3", "batch": "batch/3"}
 
 def windows_over(store: Store, state: WindowState) -> Windows:
     key = Ed25519PrivateKey.generate()
-    identity = Identity(
+    identity = OwnIdentity(
         aggregator_id=AggregatorId("alpha"), operator="A", deployment="test", signing_key=key, trusted={}, device_ca=()
     )
     host = Host(identity=identity, keys=KeyRing({}), clock=ManualClock(0), limits=Limits(), noise=NoNoise())
@@ -126,8 +126,8 @@ def test_every_move_of_a_step_is_one_of_the_table_of_states() -> None:
         assert rule.moves_to is None or all(rule.moves_to in TRANSITIONS[state] for state in rule.allowed)
 
 
-def test_the_page_of_the_journal_names_every_step_and_no_other() -> None:
-    lines = re.findall(r"^    ([a-z]+)(?:/n)? +(?:leader|helper|both) ", str(journal.__doc__), re.MULTILINE)
+def test_the_head_of_the_module_names_every_step_and_no_other() -> None:
+    lines = re.findall(r"^    ([a-z]+)(?:/n)? +(?:leader|helper|both) ", str(durable_steps.__doc__), re.MULTILINE)
 
     assert lines == [step.value for step in Step]
 
@@ -323,17 +323,17 @@ def test_unfinished_are_the_states_that_something_follows() -> None:
     assert {state.value for state in UNFINISHED} == {"announced", "collecting", "agreeing", "releasing"}
 
 
-# No step is taken beside the journal.
+# No step is taken beside this module.
 
 MODULES = {path.relative_to(SOURCE).as_posix(): ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
-BELOW = {"journal.py", "memory/windows.py", *(name for name in MODULES if name.startswith("storage/"))}
+BELOW = {"durable_steps.py", "memory/windows.py", *(name for name in MODULES if name.startswith("storage/"))}
 
 
 def test_the_code_uses_every_step_and_no_other() -> None:
     used = {
         node.attr
         for name, tree in MODULES.items()
-        if name != "journal.py"
+        if name != "durable_steps.py"
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "Step"
     }
@@ -341,7 +341,7 @@ def test_the_code_uses_every_step_and_no_other() -> None:
     assert used == {step.name for step in Step}
 
 
-def test_no_module_above_the_journal_names_a_step_to_the_store() -> None:
+def test_no_module_above_the_steps_names_a_step_to_the_store() -> None:
     """A row or a change made by hand, or a look-up by a string, would be a step outside the table."""
     named: dict[str, set[str]] = {}
     for name in sorted(MODULES.keys() - BELOW):
