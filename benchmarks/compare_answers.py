@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -26,7 +26,8 @@ WAYS: Final = {
     "shared gRPC connections": ("--connections", "shared", "--transport", "grpc"),
     "MQTT, shared": ("--connections", "shared", "--transport", "mqtt"),
 }
-_AGGREGATORS: Final = 2
+KINDS: Final = ("aggregator", "device", "relay", "broker")
+AGGREGATORS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -43,20 +44,33 @@ def kind_of(line: str, parent: str) -> str:
         return "aggregator"
     if "fleetcount_simulator.network.fleet" in line:
         return "device"
-    return parent if parent in ("aggregator", "device") else "other"
+    if "\0relay\0--config" in line:
+        return "relay"
+    if "mosquitto\0" in line:
+        return "broker"
+    return parent if parent in KINDS else "other"
+
+
+def kinds_of(seen: Iterable[Process]) -> dict[int, str]:
+    """Return what processes are, by their numbers; each comes after its parent."""
+    kinds = dict[int, str]()
+    for one in seen:
+        kinds[one.number] = kind_of(one.command, kinds.get(one.parent, "other"))
+    return kinds
 
 
 def by_kind(seen: Iterable[Process]) -> dict[str, float]:
     """Return the CPU seconds of processes by their kinds; each comes after its parent."""
-    kinds, cpu = dict[int, str](), dict.fromkeys(("aggregator", "device", "other"), 0.0)
-    for one in seen:
-        kind = kinds[one.number] = kind_of(one.command, kinds.get(one.parent, "other"))
+    cpu = dict.fromkeys((*KINDS, "other"), 0.0)
+    for one, kind in zip(found := list(seen), kinds_of(found).values(), strict=True):
         cpu[kind] += one.cpu_s
     return cpu
 
 
-def run(checkout: Path, vehicles: int, way: tuple[str, ...]) -> Cost:
-    """Run the demo of a checkout once.
+def run(
+    checkout: Path, vehicles: int, way: tuple[str, ...], look: Callable[[list[Process]], None] = lambda _: None
+) -> Cost:
+    """Run the demo of a checkout once; `look` is called with its processes, five times a second.
 
     Raises:
         SystemExit: it failed.
@@ -76,7 +90,7 @@ def run(checkout: Path, vehicles: int, way: tuple[str, ...]) -> Cost:
                 stderr=subprocess.PIPE,
                 text=True,
             ) as child,
-            Below(os.getpid()) as below,
+            Below(os.getpid(), look) as below,
         ):
             _, error = child.communicate()
         if child.returncode:
@@ -89,7 +103,7 @@ def answer_ms(few: Cost, many: Cost, vehicles: tuple[int, int]) -> dict[str, flo
     """Return milliseconds of CPU an answer: of one aggregator, and of a device for all aggregators."""
     more = vehicles[1] - vehicles[0]
     apart = {kind: 1000 * (many.cpu_s[kind] - few.cpu_s[kind]) / more for kind in ("aggregator", "device")}
-    return {"aggregator": apart["aggregator"] / _AGGREGATORS, "device": apart["device"]}
+    return {"aggregator": apart["aggregator"] / AGGREGATORS, "device": apart["device"]}
 
 
 def main() -> None:
