@@ -35,6 +35,7 @@ from fleetcount_protocol.question.question import ONE_ANSWER_PERIOD_S
 from fleetcount_protocol.window.domain import PLACE_BITS
 from fleetcount_protocol.window.window import report_bytes
 
+from fleetcount.analyst.planning import ANY_GAUSSIAN, shares_of, shares_text
 from fleetcount.command.base import one_line, show
 from fleetcount.command.options import staged_directory
 
@@ -123,11 +124,11 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
     def line(parts: Sequence[str]) -> str:
         return "| " + " | ".join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True)) + " |"
 
-    said = (
-        ""
-        if asked.spread is None
-        else f"Counts are of any of {len(asked.spread.levels.sides)} zooms in one report; epsilon is of all."
-    )
+    said = []
+    if asked.spread is not None:
+        levels, shares = asked.spread.levels, shares_of(asked.spread.design(Truth(asked.values), ANY_GAUSSIAN))
+        said = [f"Counts are of any of {len(levels.sides)} zooms in one report; epsilon is of all."]
+        said += [f"In a question file: {shares_text(levels, shares)}"]
     body = [line(_HEAD), line(marks), *(line(parts) for parts in table[1:])]
     return [
         f"{windows:,} window{'s' if windows > 1 else ''}, {promise} for all answers of a device together, against",
@@ -137,7 +138,7 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
         f"seen from: the smallest count told apart from 0 ({float(asked.level * 100):g} % each way); bytes: the shares",
         "that a device sends for one answer.",
         *_followed_words(asked),
-        *([] if asked.spread is None else [said]),
+        *said,
         "",
         *body,
         *_zoom_lines(rows),
