@@ -22,7 +22,7 @@ from fleetcount_evidence.audit.bounds import clopper_pearson, strongest_attack
 from fleetcount_evidence.audit.noise_checks import LEAST_P_VALUE, check_noise, check_reading, independence_p, law_p
 from fleetcount_evidence.audit.questions import AuditedDesign, neighbouring_truths, questions
 from fleetcount_evidence.audit.run import Line, attack_questions, run_audit
-from fleetcount_evidence.audit.views import OBSERVATIONS, observation_of
+from fleetcount_evidence.audit.views import OBSERVATIONS, observation_of, outcome_count, outcomes
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -36,7 +36,7 @@ from tests.support.designs import every_design
 from tests.support.nightly import NIGHTLY
 
 Plant = Callable[[SystemNoise, NoiseLaw, int], list[int]]
-QUICK_LINES = 683
+QUICK_LINES = 689
 """Of all designs."""
 
 
@@ -94,6 +94,14 @@ def test_every_design_view_and_number_of_aggregators_is_audited() -> None:
     assert sides == {"up", "down"}
     assert {view.adversary for one in asked for view in views_of(one.design)} == set(OBSERVATIONS)
     assert sum(one.share for one in asked) == 1
+
+
+def test_outcomes_are_few_enough_to_estimate_and_all_there() -> None:
+    for asked in questions():
+        columns = len(asked.moved)
+        ends = np.array([[-99] * columns, [99] * columns, [0] * columns])
+        assert outcomes(ends).tolist() == [0, outcome_count(columns) - 1, outcome_count(columns) // 2]
+        assert outcome_count(columns) <= 100_000
 
 
 def test_a_line_that_nobody_attacks_fails_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
