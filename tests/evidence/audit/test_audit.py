@@ -84,6 +84,26 @@ def test_a_quick_audit_finds_no_broken_claim(tmp_path: Path, chosen: list[str], 
     assert "BROKEN" not in done.stdout
 
 
+@pytest.mark.nightly
+@pytest.mark.processes
+@pytest.mark.timeout(3600)
+def test_a_hundred_million_trials_break_no_claim_and_come_close_to_that_of_the_reported_release(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fleetcount", "audit", "--trials", "100000000", "--output", "out"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    lines = json.loads((tmp_path / "out" / "audit.json").read_text())["lines"]
+    reported = [
+        float(one["gap"])
+        for one in lines
+        if (one["design"], one["values"], one["aggregators"]) == ("sampling", 1, 2) and "geometric" in one["release"]
+        if one["adversary"] == "all_but_one_aggregators"
+    ]
+    assert len(lines) == QUICK_LINES
+    assert 0 <= min(reported) <= 0.005
+
+
 def test_every_design_view_and_number_of_aggregators_is_audited() -> None:
     asked = questions()
     audited = {(one.design.name, one.design.noise.name, one.design.values, one.design.aggregators) for one in asked}
