@@ -22,7 +22,7 @@ from fleetcount_evidence.audit.bounds import clopper_pearson, strongest_attack
 from fleetcount_evidence.audit.noise_checks import LEAST_P_VALUE, check_noise, check_reading, independence_p, law_p
 from fleetcount_evidence.audit.questions import AuditedDesign, neighbouring_truths, questions
 from fleetcount_evidence.audit.run import Line, attack_questions, run_audit
-from fleetcount_evidence.audit.views import OBSERVATIONS, observation_of
+from fleetcount_evidence.audit.views import OBSERVATIONS, observation_of, outcome_count, outcomes
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.noise_draws import draw_noise
@@ -37,7 +37,7 @@ from tests.support.designs import every_design
 from tests.support.nightly import NIGHTLY
 
 Plant = Callable[[SystemNoise, NoiseLaw, int], list[int]]
-QUICK_LINES = 683
+QUICK_LINES = 689
 """Of all designs."""
 
 
@@ -85,6 +85,26 @@ def test_a_quick_audit_finds_no_broken_claim(tmp_path: Path, chosen: list[str], 
     assert "BROKEN" not in done.stdout
 
 
+@pytest.mark.nightly
+@pytest.mark.processes
+@pytest.mark.timeout(3600)
+def test_a_hundred_million_trials_break_no_claim_and_come_close_to_that_of_the_reported_release(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fleetcount", "audit", "--trials", "100000000", "--output", "out"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    lines = json.loads((tmp_path / "out" / "audit.json").read_text())["lines"]
+    reported = [
+        float(one["gap"])
+        for one in lines
+        if (one["design"], one["values"], one["aggregators"]) == ("sampling", 1, 2) and "geometric" in one["release"]
+        if one["adversary"] == "all_but_one_aggregators"
+    ]
+    assert len(lines) == QUICK_LINES
+    assert 0 <= min(reported) <= 0.005
+
+
 def test_every_design_view_and_number_of_aggregators_is_audited() -> None:
     asked = questions()
     audited = {(one.design.name, one.design.noise.name, one.design.values, one.design.aggregators) for one in asked}
@@ -95,6 +115,14 @@ def test_every_design_view_and_number_of_aggregators_is_audited() -> None:
     assert sides == {"up", "down"}
     assert {view.adversary for one in asked for view in views_of(one.design)} == set(OBSERVATIONS)
     assert sum(one.share for one in asked) == 1
+
+
+def test_outcomes_are_few_enough_to_estimate_and_all_there() -> None:
+    for asked in questions():
+        columns = len(asked.moved)
+        ends = np.array([[-99] * columns, [99] * columns, [0] * columns])
+        assert outcomes(ends).tolist() == [0, outcome_count(columns) - 1, outcome_count(columns) // 2]
+        assert outcome_count(columns) <= 100_000
 
 
 def test_a_line_that_nobody_attacks_fails_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:

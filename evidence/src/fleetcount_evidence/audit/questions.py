@@ -41,6 +41,8 @@ _SETS: Final = Levels(3, most=2, total=True)
 _MARGINS: Final = Levels(4, margins=(2, 2), total=True)
 _WIDER: Final = GaussianNoise(Fraction(16))
 """A total of sampled answers has four times the variance of a cell."""
+_WIDEST: Final = GaussianNoise(Fraction(32))
+"""And eight times below a rate of 1/5."""
 _YES_NO: Final = ("two-coin", "warner", "mangat")
 _MANY: Final = ("mangat-vector", "k-ary", "unary", "asymmetric")
 DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided")
@@ -162,12 +164,14 @@ def _designs() -> list[Design]:
         for noise in _noises(answer)
         if not isinstance(noise, NoNoise) and getattr(noise, "direction", "up") == "up"
     ]
-    direct, die = Truth(3), answer_named("sampling", 3, parameters={"sampling_rate": default_sampling_rate(2)})
+    direct, rates = Truth(3), (default_sampling_rate(2), default_sampling_rate(10))
+    often, rarely = (answer_named("sampling", 3, parameters={"sampling_rate": rate}) for rate in rates)
     geometric = noise_for(direct, _RELEASE_EPSILON)
     totals: list[tuple[AnswerLaw, NoiseLaw, NoiseLaw]] = [
         (direct, _GAUSSIAN, _GAUSSIAN),
         (direct, geometric, geometric),
-        (die, _GAUSSIAN, _WIDER),
+        (often, _GAUSSIAN, _WIDER),
+        (rarely, _GAUSSIAN, _WIDEST),
     ]
     rows = [
         Design(
