@@ -22,6 +22,8 @@ pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
 
 PLACES = (*[0xABC00000 + number for number in range(6)], 0x12300000)
 """Six vehicles in one place of twelve bits, one alone: noise of 3 or more at epsilon 10 has a chance below 1e-12."""
+SIGNAL = "Vehicle.TestOfWalks"
+"""No other test of the deployment asks for it, as `owned_device` needs."""
 
 
 async def walked(deployment: Deployed, question: Question) -> list[ReleaseRecord]:
@@ -69,12 +71,13 @@ async def walks(deployment: Deployed, directory: Path, *, levels: tuple[int, ...
         deployment,
         len(levels),
         gap_s=gap_s,
+        signal=SIGNAL,
         domain=Prefixes(bits=4, cells=tuple(range(16))),
         drill_down=DrillDown(levels=levels, threshold=4, most_survivors=2),
         participants=Participants.HIDDEN,
     )
     devices = [
-        owned_device(deployment, directory, number, 1, place=place, way=("grpc", "mqtt")[number % 2])
+        owned_device(deployment, directory, number, 1, signal=SIGNAL, place=place, way=("grpc", "mqtt")[number % 2])
         for number, place in enumerate(PLACES)
     ]
     serving = [asyncio.create_task(device.serve()) for device in devices]
