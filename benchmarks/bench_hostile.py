@@ -174,9 +174,50 @@ def kinds(attacker: Attacker, known: DeviceIdentity, request: bytes) -> list[Kin
 
     `request` opened a session of the `known` device.
     """
+    return [*handshakes(attacker), *calls(attacker, known, request), *pages(attacker)]
+
+
+def raw(attacker: Attacker, name: str, place: str, said: bytes, stays_s: float = 0.0) -> Kind:
+    """Return the kind that says some bytes over TCP."""
+    return Kind(name, partial(attacker.raw, place, said, stays_s))
+
+
+def new_device(attacker: Attacker) -> ssl.SSLContext:
+    """Return the TLS of a device that nobody has seen."""
+    return tls_of(*pem_of(attacker.parties.deployment.authorities.devices.issue_device()))
+
+
+def handshakes(attacker: Attacker) -> list[Kind]:
+    """Return what ends before a call."""
+    foreign = CertificateAuthority.create("foreign devices")
+
+    def shaken(name: str, place: str, tls: ssl.SSLContext, why: str = "") -> Kind:
+        return Kind(name, partial(attacker.shaken, place, tls), why)
+
+    return [
+        raw(attacker, "TCP alone", attacker.device, b""),
+        raw(attacker, "bytes that are no TLS", attacker.device, b"GET / HTTP/1.1\r\n\r\n", CALL_S),
+        raw(attacker, "half a TLS hello", attacker.device, b"\x16\x03\x01\x02\x00\x01" + os.urandom(64)),
+        shaken("a handshake without a certificate", attacker.device, tls_of()),
+        shaken("a handshake under another authority", attacker.device, tls_of(*pem_of(foreign.issue_device()))),
+        shaken("a device's handshake at the peers' port", attacker.peer, new_device(attacker)),
+        shaken("a device's handshake and no call", attacker.device, new_device(attacker), AS_HONEST),
+    ]
+
+
+def pages(attacker: Attacker) -> list[Kind]:
+    """Return what is said to the port of metrics and health."""
+    return [
+        raw(attacker, "half a request of a page", attacker.pages, b"GET /metrics HTTP/1.1\r\n"),
+        raw(attacker, "a page that is not there", attacker.pages, b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n", CALL_S),
+        raw(attacker, "the page of metrics", attacker.pages, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", CALL_S),
+    ]
+
+
+def calls(attacker: Attacker, known: DeviceIdentity, request: bytes) -> list[Kind]:
+    """Return the calls of a caller with a certificate, and messages by MQTT."""
     deployment = attacker.parties.deployment
     authorities, aggregator = deployment.authorities, deployment.aggregators[0]
-    foreign = CertificateAuthority.create("foreign devices")
     reader = authorities.devices.issue_new(Purpose.READER, "reader-1", ["127.0.0.1"])
     bad, [publisher] = (
         identities(attacker.parties, "device", BATCHES * CALLS + 1),
@@ -188,9 +229,6 @@ def kinds(attacker: Attacker, known: DeviceIdentity, request: bytes) -> list[Kin
         ReleaseQuery(aggregator_id=aggregator.aggregator_id, window_id=WindowId(os.urandom(32)))
     )
 
-    def device() -> ssl.SSLContext:
-        return tls_of(*pem_of(authorities.devices.issue_device()))
-
     async def signed_badly(number: int, who: int) -> str:
         key, certificate, message = bad[who]
         return await attacker.over_its_own(tls_of(key, certificate), number, answer, bytes.fromhex(message))
@@ -199,42 +237,26 @@ def kinds(attacker: Attacker, known: DeviceIdentity, request: bytes) -> list[Kin
         topic = session_topic(deployment.name, aggregator.aggregator_id, UserName(f"publisher-{who}"))
         return await attacker.publish(topic, bytes.fromhex(publisher[2]))
 
-    def raw(name: str, place: str, said: bytes, stays_s: float = 0.0) -> Kind:
-        return Kind(name, partial(attacker.raw, place, said, stays_s))
-
-    def shaken(name: str, place: str, tls: ssl.SSLContext, why: str = "") -> Kind:
-        return Kind(name, partial(attacker.shaken, place, tls), why)
-
     def call(name: str, tls: ssl.SSLContext, path: str, message: bytes) -> Kind:
         return Kind(name, lambda _: attacker.call(name, tls, path, message))
 
     def part(name: str, path: str, parts: list[bytes], patience_s: float = 0.0) -> Kind:
-        tls = device()
+        tls = new_device(attacker)
         return Kind(name, lambda _: attacker.part(name, tls, path, parts, patience_s))
 
     return [
-        raw("TCP alone", attacker.device, b""),
-        raw("bytes that are no TLS", attacker.device, b"GET / HTTP/1.1\r\n\r\n", CALL_S),
-        raw("half a TLS hello", attacker.device, b"\x16\x03\x01\x02\x00\x01" + os.urandom(64)),
-        shaken("a handshake without a certificate", attacker.device, tls_of()),
-        shaken("a handshake under another authority", attacker.device, tls_of(*pem_of(foreign.issue_device()))),
-        shaken("a device's handshake at the peers' port", attacker.peer, device()),
-        shaken("a device's handshake and no call", attacker.device, device(), AS_HONEST),
         Kind("a handshake and a bad signature, of a new device", lambda n: signed_badly(n, n), AS_HONEST),
         Kind("the same of a device that is refused for its faults", lambda n: signed_badly(n, -1), AS_HONEST),
-        call("an unknown path", device(), SERVICE + "Nothing", b""),
+        call("an unknown path", new_device(attacker), SERVICE + "Nothing", b""),
         call("a reader's upload", tls_of(*pem_of(reader)), answer, garbage),
         part("64 MiB announced", answer, [OVERSIZE], CALL_S),
-        call("garbage for an answer", device(), answer, garbage),
-        call("a window that nobody asked", device(), release, nowhere),
+        call("garbage for an answer", new_device(attacker), answer, garbage),
+        call("a window that nobody asked", new_device(attacker), release, nowhere),
         call("a session request again", tls_of(*pem_of(known)), answer, request),
         part("half a request, taken back", answer, [half]),
         part(f"half a request in {PIECES} pieces, taken back", answer, [half, *[b"x"] * PIECES]),
         Kind("a bad signature by MQTT, each of a user of its own", published),
         Kind("the same of a user that is refused for its faults", lambda _: published(0)),
-        raw("half a request of a page", attacker.pages, b"GET /metrics HTTP/1.1\r\n"),
-        raw("a page that is not there", attacker.pages, b"GET /x HTTP/1.1\r\nHost: a\r\n\r\n", CALL_S),
-        raw("the page of metrics", attacker.pages, b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n", CALL_S),
     ]
 
 

@@ -13,22 +13,21 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from meter import Below, Process
 
 WAYS: Final = {
     "own gRPC connections": ("--connections", "own", "--transport", "grpc"),
     "shared gRPC connections": ("--connections", "shared", "--transport", "grpc"),
     "MQTT, shared": ("--connections", "shared", "--transport", "mqtt"),
 }
-_SAMPLE_S: Final = 0.2
-_TICKS: Final = os.sysconf("SC_CLK_TCK")
-_AGGREGATORS: Final = 2
+KINDS: Final = ("aggregator", "device", "relay", "broker")
+AGGREGATORS: Final = 2
 
 
 @dataclass(frozen=True)
@@ -45,28 +44,33 @@ def kind_of(line: str, parent: str) -> str:
         return "aggregator"
     if "fleetcount_simulator.network.fleet" in line:
         return "device"
-    return parent if parent in ("aggregator", "device") else "other"
+    if "\0relay\0--config" in line:
+        return "relay"
+    if "mosquitto\0" in line:
+        return "broker"
+    return parent if parent in KINDS else "other"
 
 
-def processes(root: int) -> Iterator[tuple[int, str, float]]:
-    """Yield (id, kind, CPU seconds so far) of a process and of all below it."""
-    parents, taken, lines = dict[int, int](), dict[int, float](), dict[int, str]()
-    for place in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError):
-            rest = (place / "stat").read_text().rpartition(")")[2].split()
-            number = int(place.name)
-            parents[number] = int(rest[1])
-            taken[number] = (int(rest[11]) + int(rest[12])) / _TICKS
-            lines[number] = (place / "cmdline").read_bytes().decode(errors="replace")
-    around = [(root, "other")]
-    while around:
-        number, kind = around.pop()
-        yield number, kind, taken.get(number, 0.0)
-        around += [(one, kind_of(lines.get(one, ""), kind)) for one, parent in parents.items() if parent == number]
+def kinds_of(seen: Iterable[Process]) -> dict[int, str]:
+    """Return what processes are, by their numbers; each comes after its parent."""
+    kinds = dict[int, str]()
+    for one in seen:
+        kinds[one.number] = kind_of(one.command, kinds.get(one.parent, "other"))
+    return kinds
 
 
-def run(checkout: Path, vehicles: int, way: tuple[str, ...]) -> Cost:
-    """Run the demo of a checkout once.
+def by_kind(seen: Iterable[Process]) -> dict[str, float]:
+    """Return the CPU seconds of processes by their kinds; each comes after its parent."""
+    cpu = dict.fromkeys((*KINDS, "other"), 0.0)
+    for one, kind in zip(found := list(seen), kinds_of(found).values(), strict=True):
+        cpu[kind] += one.cpu_s
+    return cpu
+
+
+def run(
+    checkout: Path, vehicles: int, way: tuple[str, ...], look: Callable[[list[Process]], None] = lambda _: None
+) -> Cost:
+    """Run the demo of a checkout once; `look` is called with its processes, five times a second.
 
     Raises:
         SystemExit: it failed.
@@ -74,43 +78,32 @@ def run(checkout: Path, vehicles: int, way: tuple[str, ...]) -> Cost:
     paths = os.pathsep.join(str(one) for one in sorted(checkout.glob("*/src")))
     environment = {**os.environ, "PYTHONPATH": paths}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    seen: dict[int, tuple[str, float]] = {}
     with tempfile.TemporaryDirectory() as place:
         command = [sys.executable, "-m", "fleetcount", "demo", "--vehicles", str(vehicles), *way]
         started = time.perf_counter()
-        with subprocess.Popen(
-            [*command, "--output", f"{place}/out"],
-            cwd=place,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        ) as child:
-            ended = threading.Event()
-
-            def look() -> None:
-                while not ended.wait(_SAMPLE_S):
-                    seen.update({number: (kind, cpu_s) for number, kind, cpu_s in processes(child.pid)})
-
-            looking = threading.Thread(target=look)
-            looking.start()
+        with (
+            subprocess.Popen(
+                [*command, "--output", f"{place}/out"],
+                cwd=place,
+                env=environment,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+            ) as child,
+            Below(os.getpid(), look) as below,
+        ):
             _, error = child.communicate()
-            ended.set()
-            looking.join()
         if child.returncode:
             raise SystemExit(f"{' '.join(command)} in {checkout} ended with {child.returncode}: {error[-500:]}")
         wall_s = time.perf_counter() - started
-    cpu = dict.fromkeys(("aggregator", "device", "other"), 0.0)
-    for kind, cpu_s in seen.values():
-        cpu[kind] += cpu_s
-    return Cost(wall_s, cpu)
+    return Cost(wall_s, by_kind(below.seen.values()))
 
 
 def answer_ms(few: Cost, many: Cost, vehicles: tuple[int, int]) -> dict[str, float]:
     """Return milliseconds of CPU an answer: of one aggregator, and of a device for all aggregators."""
     more = vehicles[1] - vehicles[0]
     apart = {kind: 1000 * (many.cpu_s[kind] - few.cpu_s[kind]) / more for kind in ("aggregator", "device")}
-    return {"aggregator": apart["aggregator"] / _AGGREGATORS, "device": apart["device"]}
+    return {"aggregator": apart["aggregator"] / AGGREGATORS, "device": apart["device"]}
 
 
 def main() -> None:

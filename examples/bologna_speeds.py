@@ -19,7 +19,7 @@ import numpy as np
 from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers
 from fleetcount.read.crosstabs import CrossCounts, names_of
 from fleetcount_analysis.answers import Average, WindowCounts, question_table
-from fleetcount_mechanisms import Levels, SeededRandom, Spread, Truth, TwoSidedNoise
+from fleetcount_mechanisms import Levels, SeededRandom, Spread, Truth, TwoSidedNoise, draw_noise
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.planned_noise import noise_for
 from fleetcount_mechanisms.planning import spread_for_mean, spread_for_quantiles
@@ -59,7 +59,7 @@ def opened(design: Design, values: Iterable[int], source: SeededRandom) -> tuple
     """Return what a release opens of the values of all vehicles: sums, and the noise of every aggregator."""
     counts = Counter(values)
     sums = design.levels.all_sums([counts[value] for value in range(1, design.values + 1)])
-    drawn = [np.sum([law.draw(source, count) for _ in range(2)], axis=0) for law, count in design.opened_noise]
+    drawn = [np.sum([draw_noise(law, source, count) for _ in range(2)], axis=0) for law, count in design.opened_noise]
     return tuple((np.array(sums) + np.concatenate(drawn)).tolist())
 
 

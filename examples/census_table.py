@@ -10,7 +10,7 @@ import fleetcount_data
 import numpy as np
 from fleetcount.read.crosstabs import CrossCounts, names_of
 from fleetcount_analysis.answers import WindowCounts, question_table
-from fleetcount_mechanisms import GaussianNoise, SeededRandom, Truth
+from fleetcount_mechanisms import GaussianNoise, SeededRandom, Truth, draw_noise
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.planned_noise import Spread, noise_for
 from fleetcount_protocol.window.domain import Cross
@@ -36,7 +36,9 @@ if __name__ == "__main__":
     spread = Spread.of_shares(Levels(cross.values, margins=cross.shape)).with_total_for(answer, GaussianNoise)
     design = spread.design(answer, noise_for(answer, Fraction(1), GaussianNoise, spread), 2)
     truth, source = people.histogram(0)[1:], SeededRandom(1)
-    noises = [np.array([law.draw(source, count) for _ in range(2)]).sum(axis=0) for law, count in design.opened_noise]
+    noises = [
+        np.array([draw_noise(law, source, count) for _ in range(2)]).sum(axis=0) for law, count in design.opened_noise
+    ]
     opened = np.array(design.levels.all_sums(truth.tolist())) + np.concatenate(noises)
     counts = WindowCounts(index=0, opens=0, unit=0, outputs=tuple(opened.tolist()))
     labels = [cross.label(value) for value in range(1, cross.values + 1)]

@@ -460,6 +460,32 @@ def install(extra):
     say(f"done in {time.time() - started:.0f} s{' with uv' if by_uv else ''}")
 
 
+def install_beside(name):
+    """Install the program that locks/NAME.txt is of in an environment of its own, .venv/NAME; return its interpreter.
+
+    Does nothing when nothing has changed. Raises SetupError where it cannot be installed.
+    """
+    place, lock = VENV / name, LOCKS / f"{name}.txt"
+    python, stamp = place / "bin" / "python", place / "complete"
+    holds = f"{platform.python_version()} {place} {hashlib.sha256(lock.read_bytes()).hexdigest()}"
+    if stamp.exists() and stamp.read_text() == holds and works([python, "-c", ""]):
+        return python
+    size = megabytes(sum(one.size for one in locked(lock)))
+    say(f"installing {name}, which runs beside fleetcount and shares nothing with it, about {size} MB")
+    if place.exists():
+        shutil.rmtree(str(place))
+    uv = find_uv() or fetch_uv()
+    if uv:
+        run([*uv, "venv", "--quiet", "--python", sys.executable, place], "uv venv")
+        install = [*uv, "pip", "install", "--compile-bytecode", "--python", python]
+    else:
+        run([sys.executable, "-m", "venv", place], "python3 -m venv")
+        install = [python, "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
+    run([*install, "--quiet", "--require-hashes", "--requirement", lock], f"installing {name}")
+    stamp.write_text(holds)
+    return python
+
+
 def main(arguments):
     """Bring .venv up to date for one extra; return the exit code."""
     extra = arguments[0] if arguments else "all"

@@ -56,6 +56,8 @@ TREE: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 HEAD: Final = "# Written by scripts/lock.py; do not edit.\n"
 INSTALLER: Final = "installer"
 """The lock of uv alone, which `scripts/bootstrap.py` fetches where there is none: the one that wrote the others."""
+BESIDE: Final[Mapping[str, str]] = {"flower": "flwr[simulation]==1.42.0"}
+"""The locks of programs that benchmarks run beside ours, each in an environment of its own, and what each is of."""
 BUILD: Final = "the build"
 SHIPPED: Final = ("device", "aggregator", "all")
 """What runs where fleetcount runs; the rest builds, tests and checks it."""
@@ -63,6 +65,7 @@ _PINNED: Final = re.compile(r"([A-Za-z0-9._-]+)==([^\s;]+)(?: ; ([^\\\n]+?))? ?\
 _DIGEST: Final = re.compile(r"--hash=sha256:([0-9a-f]{64})")
 _WANTED_BY: Final = re.compile(r"^ +# (?:via |  |(?:\d+ bytes, )?needed by )([A-Za-z0-9].*)$", re.MULTILINE)
 _SIZE: Final = re.compile(r"^ +# (\d+) bytes, ", re.MULTILINE)
+_OURS: Final = ("--constraint", "constraints.txt")
 _PLATFORMS: Final = [
     *(f"manylinux_2_{minor}_x86_64" for minor in range(40, 4, -1)),
     *(f"manylinux{name}_x86_64" for name in ("2014", "2010", "1")),
@@ -173,7 +176,8 @@ def renewed(root: Path) -> dict[str, str]:
         held = {pin for one in contained(name)[:-1] for pin in found[one]}
         added = [pin for pin in found[name] if pin not in held]
         texts[name] = HEAD + start + "".join(joined(name, pin, found, measured[pin]).text for pin in added)
-    return texts | {INSTALLER: installer(root)}
+    own = {INSTALLER: f"uv=={importlib.metadata.version('uv')}", **BESIDE}
+    return texts | {name: apart(root, wanted) for name, wanted in own.items()}
 
 
 def joined(name: str, pin: str, found: Mapping[str, Mapping[str, Locked]], size: int) -> Locked:
@@ -190,25 +194,29 @@ def _extras(name: str) -> list[str]:
     return [extra for one in contained(name) for extra in TREE[one][1]]
 
 
-def installer(root: Path) -> str:
-    """Return the lock of the uv that runs here."""
-    wanted = [f"uv=={importlib.metadata.version('uv')}"]
-    measured = sizes(root, wanted)
-    return HEAD + "".join(replace(one, size=measured[one.pin]).text for one in parse(_compiled(root, wanted)))
+def apart(root: Path, wanted: str) -> str:
+    """Return the lock of what shares no environment with fleetcount, and none of its versions."""
+    found = parse(_compiled(root, [wanted], constraints=()))
+    rows = [f"{one.pin} ; {one.marker}" if one.marker else one.pin for one in found]
+    measured = sizes(root, rows, constraints=())
+    return HEAD + "".join(replace(one, size=measured[one.pin]).text for one in found)
 
 
-def sizes(root: Path, pinned: Sequence[str]) -> dict[str, int]:
+def sizes(root: Path, pinned: Sequence[str], constraints: Sequence[str] = _OURS) -> dict[str, int]:
     """Return the bytes of the file of each distribution that one machine (`MEASURED`) takes; of its source without one.
+
+    `pinned` are versions, each with the marker of where it is needed if there is one.
 
     Raises:
         LockError: uv fails, or the index does not say how large a file is.
     """
     with tempfile.TemporaryDirectory() as directory:
         described = Path(directory) / "pylock.toml"
-        _compiled(root, pinned, "--no-deps", "--output-file", str(described))
+        _compiled(root, pinned, "--no-deps", "--output-file", str(described), constraints=constraints)
         packages = tomllib.loads(described.read_text())["packages"]
     found = {f"{plain(one['name'])}=={one['version']}": _size(one) for one in packages}
-    if unknown := sorted(set(pinned) - {pin for pin, size in found.items() if size}):
+    wanted = {row.partition(" ;")[0] for row in pinned}
+    if unknown := sorted(wanted - {pin for pin, size in found.items() if size}):
         raise LockError(f"the index does not say how large the files of {', '.join(unknown)} are: ask another one")
     return found
 
@@ -229,8 +237,8 @@ def _resolved(root: Path, extras: Sequence[str]) -> str:
     return _compiled(root, wanted)
 
 
-def _compiled(root: Path, wanted: Sequence[str], *more: str) -> str:
-    command = [sys.executable, "-m", "uv", "pip", "compile", "-", "--constraint", "constraints.txt"]
+def _compiled(root: Path, wanted: Sequence[str], *more: str, constraints: Sequence[str] = _OURS) -> str:
+    command = [sys.executable, "-m", "uv", "pip", "compile", "-", *constraints]
     options = ["--universal", "--python-version", "3.11", "--generate-hashes", "--no-header", "--quiet"]
     leave_out = ["--no-emit-package", "fleetcount"]
     done = subprocess.run(

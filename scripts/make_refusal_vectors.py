@@ -146,16 +146,23 @@ def session_cases() -> Iterator[dict[str, Any]]:
             time,
         )
     for why, (request, moment) in sorted(cases.items()):
-        case = {
-            "why": why,
-            "request": SESSION_REQUEST.encode(request).hex(),
-            "aggregator_id": "alpha",
-            "key_id": key.key_id,
-            "private_key": samples.seed_bytes("sealing 0").hex(),
-            "authority": certificates.certificate_der(authority.certificate).hex(),
-            "now": moment,
-        }
-        yield {**case, "refusal": _said(case)}
+        yield session_case(why, request, key.key_id, authority, moment)
+
+
+def session_case(
+    why: str, request: SessionRequest, key_id: int, authority: certificates.CertificateAuthority, now: int
+) -> dict[str, Any]:
+    """Return a session request as alpha gets it, and what it is refused with."""
+    case = {
+        "why": why,
+        "request": SESSION_REQUEST.encode(request).hex(),
+        "aggregator_id": "alpha",
+        "key_id": key_id,
+        "private_key": samples.seed_bytes("sealing 0").hex(),
+        "authority": certificates.certificate_der(authority.certificate).hex(),
+        "now": now,
+    }
+    return {**case, "refusal": _said(case)}
 
 
 def report_cases() -> Iterator[dict[str, Any]]:

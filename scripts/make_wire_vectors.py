@@ -409,6 +409,8 @@ def records() -> list[dict[str, Any]]:
         "sampling_framed",
         "mangat",
         "one_sided",
+        "one_sided_down",
+        "asymmetric",
         "sampling_exact",
         "direct_zooms",
         "direct_total",

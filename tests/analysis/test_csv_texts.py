@@ -11,7 +11,8 @@ WRITERS = {"analysis/src/fleetcount_analysis/csv_texts.py", "simulator/src/fleet
 
 
 @pytest.mark.parametrize(
-    "text", ["=1+1", "+cmd|'/C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", "＝1", "＋1a", "－a", "＠a", "-", "=5"]
+    "text",
+    ["=1+1", "+cmd|'/C calc'!A0", "-2+3", "@SUM(1)", "\t=1", "\r=1", "\n=1", "＝1", "＋1a", "－a", "＠a", "-", "=5"],
 )
 def test_what_begins_as_a_formula_is_marked_as_text(text: str) -> None:
     assert csv_text(text) == "'" + text

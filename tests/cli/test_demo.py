@@ -147,6 +147,7 @@ def processes_of(directory: Path) -> list[str]:
     [
         (["--vehicles", "60", "--transport", "both"], 72),
         (["--vehicles", "60", "--transport", "both", "--connections", "own"], 72),
+        (["--vehicles", "60", "--transport", "relay", "--connections", "own"], 72),
         (["--vehicles", "60", "--transport", "grpc", "--mode", "mangat", "--aggregators", "3"], 1),
         (["--transport", "mqtt", "--truths", "TRUTHS", "--sampling-rate", "0.4"], 3),
     ],

@@ -233,6 +233,11 @@ def test_a_wrong_specification_is_refused_by_key_and_writes_nothing(fleetcount: 
         ("response", 'kind = "two-coin"\ntruth_probability = "0.8"\nyes_probability = "0.2"', 1),
         ("response", 'kind = "k-ary"\nepsilon_local = "1"', 3),
         ("response", 'kind = "mangat-vector"\nepsilon_local = "1"', 3),
+        (
+            "response",
+            'kind = "asymmetric"\nepsilon_local = "1"\nprotects = { "[0, 1) km/h" = ["[1, ∞) km/h"] }',
+            2,
+        ),
         ("direct", "", 3),
     ],
 )

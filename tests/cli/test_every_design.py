@@ -50,8 +50,7 @@ SPELLED = [one for one in EVERY if getattr(one.answer, "face_probabilities", Non
 def on_the_wire(design: Design) -> bool:
     if not design.noised and design.rounds == 1:
         return False
-    down = isinstance(design.noise, OneSidedNoise) and design.noise.direction == "down"
-    return not down and (isinstance(design.answer, Truth) or type(design.answer) in MECHANISM_NUMBERS)
+    return isinstance(design.answer, Truth) or type(design.answer) in MECHANISM_NUMBERS
 
 
 def case_of(design: Design, devices: int = 400) -> Case:
@@ -65,6 +64,7 @@ def case_of(design: Design, devices: int = 400) -> Case:
         noise_epsilon=design.noise.epsilon,
         noise_variance=design.noise.parameters.get("variance"),
         direction=getattr(design.noise, "direction", None),
+        flips=getattr(design.answer, "flips", ()),
     )
     people = EvenPopulation(devices, design.values)
     return Case(index=0, point={}, population=people, mechanism=mechanism, aggregators=design.aggregators, level=LEVEL)
@@ -91,6 +91,7 @@ def window_of(design: Design) -> Window:
             noise_variance=design.noise.parameters.get("variance"),
             level=LEVEL,
             thresholds=thresholds,
+            direction=getattr(design.noise, "direction", "up"),
         ),
         **({} if mode is Mode.SAMPLING else {"round_two_closes": 1_800_000_600}),
     )
@@ -164,6 +165,9 @@ def _plan_shows(fleetcount: Callable, design: Design) -> None:
     law = ["--noise", "gaussian"] if isinstance(design.noise, GaussianNoise) else []
     args = ["--epsilon", str(epsilon_of(design)), "--aggregators", design.aggregators, *local, *rate, *law]
     args += [] if design.levels.total else ["--no-total"]
+    flips = [one.name.lower() for one in getattr(design.answer, "flips", ())]
+    args += ["--flips", ",".join(flips)] if flips else []
+    args += ["--direction", design.noise.direction] if isinstance(design.noise, OneSidedNoise) else []
 
     ran = fleetcount(
         "plan", "--devices", "400", "--values", design.values, "--mechanism", design.name, *args, "--explain"

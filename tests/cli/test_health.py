@@ -130,8 +130,8 @@ async def test_the_waits_of_a_running_aggregator_are_those_on_its_page(tmp_path:
 
 
 async def test_what_answers_there_and_is_none_of_ours_is_nothing(tmp_path: Path) -> None:
-    bodies = (("200 OK", b"[]"), ("200 OK", b'{"ok": 1}'), ("404 Not Found", b'{"ready": 1}'), ("400 Bad Request", b"?"))
-    pages = [f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body for status, body in bodies]
+    bodies = (("200 OK", "[]"), ("200 OK", '{"ok": 1}'), ("404 Not Found", '{"ready": 1}'), ("400 Bad Request", "?"))
+    pages = [f"HTTP/1.1 {status}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode() for status, body in bodies]
     for said in (*pages, b"SSH-2.0\r\n", b""):
 
         async def answer(_: asyncio.StreamReader, writer: asyncio.StreamWriter, said: bytes = said) -> None:

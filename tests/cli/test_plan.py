@@ -53,7 +53,7 @@ def test_a_plan_of_a_number_says_how_far_its_mean_errs(fleetcount: Callable) -> 
         (("--values", "1", "--show", "mean"), "show is 'mean' of 1 value, allowed: 2 points or more"),
         (
             ("--values", "33", "--show", "mean", "--no-total"),
-            "levels of its own; allowed without zooms, shares and no total",
+            "levels of its own; allowed without zooms, shares, an aim and no total",
         ),
         (("--values", "64", "--show", "quantiles", "--zooms", "1,8", "--in-order"), "allowed without zooms"),
         (("--values", "64", "--show", "mean", "--windows", "2"), "--show is about one record, allowed: without"),

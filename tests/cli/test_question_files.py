@@ -286,7 +286,18 @@ def test_a_one_sided_question_has_its_share_of_the_sum_and_says_what_it_protects
     shown = " ".join(created.out.split())
     assert "The odds of any other change have no bound." in shown
 
+    down = spec.replace(thresholds, f'{thresholds}\ndirection = "down"')
+    (deployed / "spec.toml").write_text(down)
+    created = fleetcount(*CREATE[:-1], "down.question")
+    assert created.code == 0
+    assert read_question(deployed / "down.question").question.release.noise == OneSidedNoise(
+        Fraction(13_888, 10**6), "down"
+    )
+    assert "moves the odds of none against a value by" in " ".join(created.out.split())
+
     for wrong, words in (
+        (down.replace('"down"', '"sideways"'), "release.direction is 'sideways'"),
+        (down.replace('kind = "one-sided"\n', "").replace(thresholds, ""), "direction is 'down' of gaussian noise"),
         (spec.replace(thresholds, ""), "release has 0 thresholds, not 72"),
         (spec.replace('epsilon = "10"', 'sd = "10"'), "'one-sided' is asked, whose noise is given by noise_epsilon"),
         (spec.replace('mode = "direct"', 'mode = "sampling"'), "one-sided noise is on answers by"),

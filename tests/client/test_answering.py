@@ -17,7 +17,7 @@ from fleetcount_client.answering import (
 )
 from fleetcount_client.signals import Reading
 from fleetcount_mechanisms.randomness import SeededRandom
-from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
+from fleetcount_mechanisms.responses import AsymmetricVector, Flips, KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import DecodeError, QuestionError
 from fleetcount_protocol.ids import Digest, ReportId
@@ -174,6 +174,25 @@ def test_vector_mangat_never_clears_a_true_bit_and_always_says_that_it_takes_par
 
     assert truth == (1, 0, 1)
     assert 5 < flips < 40
+
+
+def test_an_asymmetric_answer_is_wrong_only_the_ways_that_hide_a_value() -> None:
+    law = AsymmetricVector(Fraction(1, 3), (Flips.UP, Flips.DOWN, Flips.BOTH))
+    window = one_round(mode=Mode.RESPONSE, mechanism=law)
+    seen = {}
+    for truth in range(4):
+        drawn = (one_round_parts(window, truth, SeededRandom(seed), device=DEVICE).parts for seed in range(60))
+        seen[truth] = [sums(window, parts) for parts in drawn]
+
+    assert truth_of(window, Reading(value="A"), SOURCE) == 1
+    assert all(words[0] == 1 for answers in seen.values() for words in answers), "it takes part"
+    assert all(words[1] == 1 for words in seen[1]), "who has A always says so"
+    assert all(words[2] == 0 for truth in (0, 1, 3) for words in seen[truth]), "nobody else says B"
+    # 60 answers each: a chance of 1/3, 1/3 and 1/4 to be wrong has no 0 and no 60 but with one of 10^-7.
+    assert 0 < sum(words[1] for words in seen[2]) < 60
+    assert 0 < sum(words[2] for words in seen[2]) < 60
+    assert 0 < sum(words[3] for words in seen[3]) < 60
+    assert 0 < sum(words[3] for words in seen[2]) < 60
 
 
 def test_direct_mode_shares_the_truth_itself() -> None:

@@ -326,6 +326,26 @@ async def test_a_message_that_crosses_the_end_of_an_idle_stream_leaves_at_once_o
     assert (begun, len(taken)) == (2, 2)
 
 
+async def test_a_refusal_is_final_also_where_it_meets_messages_on_their_way() -> None:
+    begun, said = 0, set[str]()
+
+    async def handler(stream: AsyncIterator[bytes], context: Any) -> AsyncIterator[bytes]:
+        nonlocal begun
+        begun += 1
+        await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, "busy", ((RETRY_TRAILER, "1500"),))
+        yield b""
+
+    async with serving(handler) as (transport, window):
+        for turn in range(1, 21):
+            with pytest.raises(Unreachable) as caught:
+                await transport.upload(window, 0, instalments(60))
+            said.add(str(caught.value).partition(": ")[2])
+            assert begun == turn
+            assert caught.value.retry_after_s == (1.5 if "exhausted" in str(caught.value) else 0)
+
+    assert said <= {"resource_exhausted", "the stream ended before it took a message"}
+
+
 async def test_an_answer_that_does_not_come_in_time_is_unreachable_and_its_stream_is_not_used_again() -> None:
     ended: list[int] = []
 

@@ -115,6 +115,27 @@ def test_a_one_sided_release_is_refused_unless_the_owner_says_so_and_is_charged_
     assert spent_within(open_policy(), [cost, charge(1, START)], 0).one_sided == 1
 
 
+def test_what_is_hidden_one_way_shares_no_period_with_what_is_hidden_the_other_way() -> None:
+    """Losses add up over the changes that all of them cover ([ADP] Theorem VIII.6): here there is none."""
+    up = Release(kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1, 2), level=Fraction(1, 2), thresholds=(3, 3, 3))
+    policy = open_policy(allow_direct=True, allow_one_sided=True)
+    charges = [
+        charge_of(WORLD.once(mode=Mode.DIRECT, mechanism=None, release=replace(up, direction=direction)), policy)
+        for direction in ("up", "down")
+    ]
+    assert [one.relation for one in charges] == [Relation.ONE_SIDED, Relation.ONE_SIDED_DOWN]
+    for held, new in (charges, charges[::-1]):
+        refusal = Ledger([held]).judge(policy, [new])
+        assert refusal is not None
+        assert refusal.rule == "allow_one_sided"
+        free = held.asked_until + policy.budget_period_s
+        assert f"from Unix time {free} on" in refusal.message
+        moved = {"asked_at": free, "asked_until": free + 10, "counts_until": free}
+        assert Ledger([held]).judge(policy, [replace(new, **moved)]) is None
+        assert Ledger([held]).judge(policy, [replace(held, charge_id=b"x" * 32)]) is None
+        assert Ledger([charge(1, START)]).judge(policy, [new]) is None
+
+
 def test_a_loss_with_a_delta_is_charged_in_divergences_and_never_as_a_pure_one() -> None:
     release = Release(
         kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=Fraction(662), level=Fraction(19, 20)

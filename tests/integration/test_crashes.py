@@ -123,6 +123,32 @@ async def ended_itself(deployment: LiveDeployment, victim: int, closes: float) -
             await asyncio.sleep(0.02)
 
 
+async def test_ended_twice_in_the_middle_of_streams_before_and_after_a_commit_it_loses_and_doubles_nothing(
+    tmp_path: Path, broker: RunningBroker
+) -> None:
+    # The streams have brought sessions, and parts without an answer are on them, the second time stored ones.
+    async with deployed(tmp_path / "streams", 2, broker) as deployment:
+        child = deployment.children[1]
+        child.kill()
+        await revived(deployment, 1, "intake.before_commit")
+        window = deployment.ask(8, lead_s=4.0, windows_s=(8.0, 8.0))
+        fleet = Fleet(deployment, tmp_path, window.mechanism, ["grpc"], timeout_s=2.0)
+        offer = await offer_of(deployment, window)
+
+        async def lives() -> None:
+            for point in ("intake.after_commit", ""):
+                await ended_itself(deployment, 1, window.round_one_closes)
+                await revived(deployment, 1, point)
+
+        await asyncio.gather(lives(), fleet.answer(offer))
+        counted = await check_release(deployment, window, fleet)
+
+        assert child.ends == [KILLED, ENDED_ITSELF, ENDED_ITSELF]
+        assert len(counted) >= len(fleet.devices) // 2
+        assert [len(live.transport.names) for live in counted] == [1] * len(counted)
+        assert deployment.troubles() == []
+
+
 async def test_killed_between_release_and_delivery_the_leader_still_hands_out_the_same_bytes(
     tmp_path: Path, broker: RunningBroker
 ) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from fleetcount_mechanisms.answers import AnswerForm, Relation, Truth, answer_named, kind_of, register_answer
@@ -16,9 +16,10 @@ from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
 from fleetcount_mechanisms.losses import released_loss, response_release_epsilon
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise_draws import draw_noise
 from fleetcount_mechanisms.planned_noise import noise_for
 from fleetcount_mechanisms.randomness import SeededRandom
-from fleetcount_mechanisms.responses import Mangat, MangatVector, OptimizedUnaryEncoding, Warner
+from fleetcount_mechanisms.responses import AsymmetricVector, Mangat, MangatVector, OptimizedUnaryEncoding, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, relation_of, views_of
 
@@ -57,7 +58,8 @@ def opened_law(design: Design, truth: Vector) -> Law:
             add(moved, answer.pair_probability(one, two, place))
     elif design.form is AnswerForm.BITS:
         for bits in itertools.product((0, 1), repeat=design.values):
-            chances = (answer.bit_probability(bit, own) for bit, own in zip(bits, truth, strict=True))
+            cells = enumerate(zip(bits, truth, strict=True), start=1)
+            chances = (answer.bit_probability(bit, own, cell) for cell, (bit, own) in cells)
             add(bits, math.prod(chances, start=Fraction(1)))
     else:
         for output in range(design.values + 1):
@@ -72,7 +74,11 @@ def related(design: Design) -> Iterator[tuple[Vector, Vector]]:
         apart = sum(a != b for a, b in zip(one, two, strict=True))
         if relation_of(design) is Relation.ANY_VALUE or (relation_of(design) is Relation.ANY_BIT and apart == 1):
             yield one, two
-        elif relation_of(design) is Relation.ONE_SIDED and apart == 1 and sum(one) > sum(two):
+        elif relation_of(design) is Relation.ASYMMETRIC:
+            places = [truth.index(1) + 1 if any(truth) else 0 for truth in (one, two)]
+            if cast("AsymmetricVector", design.answer).hides(*places):
+                yield one, two
+        elif relation_of(design).one_way and apart == 1 and sum(one) > sum(two):
             yield (two, one) if getattr(design.noise, "direction", "up") == "down" else (one, two)
 
 
@@ -261,9 +267,9 @@ def test_every_decimal_of_a_statement_is_rounded_up() -> None:
 def test_exposure_and_outputs_follow_from_the_answer() -> None:
     for design in every_design():
         with case(design_name(design)):
-            hit, miss = design.channel
+            weights = [hit - miss for hit, miss in design.channels]
 
-            assert design.exposure == hit - miss
+            assert (design.exposure, min(weights)) == (max(weights), design.channel[0] - design.channel[1])
             assert design.baseline_opened == design.device_randomizes == (design.outputs is not Outputs.CELLS)
             assert design.output_count == design.values + design.baseline_opened
             assert design.rounds == (2 if design.name == "sampling" else 1)
@@ -304,7 +310,7 @@ def test_noise_on_unary_bits_lowers_what_the_public_sees() -> None:
 
 @pytest.mark.parametrize("noise", NOISES, ids=lambda noise: noise.name)
 def test_noise_has_the_moments_it_states(noise: Any) -> None:
-    drawn = noise.draw(SeededRandom(11), 20_000)
+    drawn = draw_noise(noise, SeededRandom(11), 20_000)
     mean = sum(drawn) / len(drawn)
     variance = sum((one - mean) ** 2 for one in drawn) / len(drawn)
 

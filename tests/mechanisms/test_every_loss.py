@@ -16,7 +16,16 @@ import pytest
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_names
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import NoNoise, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding, TwoCoin, Warner
+from fleetcount_mechanisms.responses import (
+    AsymmetricVector,
+    Flips,
+    KaryResponse,
+    Mangat,
+    MangatVector,
+    OptimizedUnaryEncoding,
+    TwoCoin,
+    Warner,
+)
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
 
@@ -64,6 +73,7 @@ ANSWERS: Final[dict[str, Callable[[random.Random, int], AnswerLaw]]] = {
     "mangat-vector": lambda draw, values: MangatVector(chance(draw), values),
     "k-ary": lambda draw, values: KaryResponse(above(draw, Fraction(1, values + 1)), values),
     "unary": lambda draw, values: OptimizedUnaryEncoding(chance(draw) / 2, values),
+    "asymmetric": lambda draw, values: AsymmetricVector(chance(draw), draw.choices(tuple(Flips), k=values)),
 }
 YES_OR_NO: Final = ("two-coin", "warner", "mangat")
 
@@ -91,9 +101,16 @@ def truths(values: int) -> list[Vector]:
     return [one_hot(values, place) for place in range(values + 1)]
 
 
-def bit_law(answer: Any, bit: int) -> tuple[Fraction, Fraction]:
-    """Return the chances of 0 and 1: Mangat keeps a 1 and turns a 0 by `flip`; unary shows a 1 half of the time."""
-    if isinstance(answer, MangatVector):
+def bit_law(answer: Any, bit: int, cell: int) -> tuple[Fraction, Fraction]:
+    """Return the chances of 0 and 1: Mangat keeps a 1 and turns a 0 by `flip`; unary shows a 1 half of the time.
+
+    Of an asymmetric answer a bit is wrong by `flip` one way, or both ways by flip in 1 + flip.
+    """
+    if isinstance(answer, AsymmetricVector):
+        f, way = answer.flip, answer.flips[cell - 1]
+        wrong = f / (1 + f) if way is Flips.BOTH else f * (way is (Flips.DOWN if bit else Flips.UP))
+        one = 1 - wrong if bit else wrong
+    elif isinstance(answer, MangatVector):
         one = Fraction(1) if bit else answer.flip
     else:
         one = Fraction(1, 2) if bit else answer.flip
@@ -122,10 +139,11 @@ def answered(answer: Any, truth: Vector) -> Law:
         faces = {(face, face): chance for face, chance in enumerate(answer.face_probabilities or ())}
         faces[0, place] = faces.get((0, place), Fraction(0)) + answer.sampling_rate
         return dict(faces)
-    if isinstance(answer, MangatVector | OptimizedUnaryEncoding):
+    if isinstance(answer, MangatVector | OptimizedUnaryEncoding | AsymmetricVector):
         law: Law = {(): Fraction(1)}
-        for bit in truth:
-            law = {(*had, b): had_p * p for had, had_p in law.items() for b, p in enumerate(bit_law(answer, bit))}
+        for cell, bit in enumerate(truth, start=1):
+            chances = bit_law(answer, bit, cell)
+            law = {(*had, b): had_p * p for had, had_p in law.items() for b, p in enumerate(chances)}
         return law
     chances = position_law(answer, values, place)
     return {tuple(int(one == output) for one in range(values + 1)): p for output, p in enumerate(chances)}
@@ -196,8 +214,15 @@ def related(design: Design, relation: str) -> list[tuple[Vector, Vector]]:
     none = one_hot(design.values, 0)
     to_none = [(truth, none) for truth in truths(design.values) if truth != none]
     from_none = [(none, truth) for truth, _ in to_none]
-    if relation == "one-sided":
+    if relation in ("one-sided", "one-sided-down"):
         return from_none if getattr(design.noise, "direction", "up") == "down" else to_none
+    if relation == "asymmetric":
+        flips = dict(zip(truths(design.values)[1:], design.answer.flips, strict=True))  # type: ignore[union-attr]  # its own law.
+        return [
+            (one, two)
+            for one, two in any_value(design.values)
+            if flips.get(one) is not Flips.DOWN and flips.get(two) is not Flips.UP
+        ]
     return to_none + from_none if relation == "any-bit" else any_value(design.values)
 
 

@@ -304,6 +304,30 @@ def test_it_says_first_how_much_there_is_to_fetch_and_asks_for_no_more(
     assert f"0{2}\n    # 2600000 bytes" in rows
 
 
+@pytest.mark.skipif(not UV, reason="uv is not installed: a program beside fleetcount was NOT installed")
+def test_a_program_beside_has_an_environment_of_its_own_that_is_whole_or_made_anew(
+    setup: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(setup, "find_uv", lambda: UV)
+    whole = (setup.LOCKS / "all.txt").read_text()
+    (setup.LOCKS / "peer.txt").write_text(f"carried==1.0 --hash=sha256:{'0' * 64}\n")
+
+    for _ in range(2):
+        with pytest.raises(setup.SetupError, match="Hash mismatch"):
+            setup.install_beside("peer")
+    capsys.readouterr()
+    (setup.LOCKS / "peer.txt").write_text(whole)
+    python = setup.install_beside("peer")
+    said = capsys.readouterr().out.splitlines()
+    assert setup.install_beside("peer") == python
+
+    assert setup.works([python, "-c", "import carried"])
+    assert python.parent.parent == setup.VENV / "peer"
+    assert not setup.VENV_PYTHON.exists()
+    assert len(said) == 1
+    assert capsys.readouterr().out == ""
+
+
 def test_what_is_for_another_machine_is_not_counted(setup: ModuleType) -> None:
     places = {
         "sys_platform == 'win32'": False,

@@ -113,8 +113,18 @@ def test_each_lock_has_what_its_extras_name(name: str) -> None:
     assert asked - held == set()
 
 
+def test_what_runs_beside_has_the_version_that_is_named_and_digests_of_all_it_needs() -> None:
+    for name, wanted in lock.BESIDE.items():
+        text = (ROOT / "locks" / f"{name}.txt").read_text()
+        found = lock.parse(text)
+        assert re.sub(r"\[.*\]", "", wanted) in {one.pin for one in found}
+        assert text == lock.HEAD + "".join(one.text for one in found)
+        assert [one.pin for one in found if one.size < 1000] == []
+
+
 def test_locks_include_one_another_and_name_no_index_and_no_place() -> None:
-    for name, (within, _) in lock.TREE.items():
+    beside = dict.fromkeys(lock.BESIDE, ("", ()))
+    for name, (within, _) in [*lock.TREE.items(), *beside.items()]:
         rows = (ROOT / "locks" / f"{name}.txt").read_text().splitlines()
         options = [row for row in rows if row.startswith("-")]
         assert options == ([f"-r {within}.txt"] if within else [])

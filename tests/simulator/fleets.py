@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from fleetcount_mechanisms.responses import Flips
 from fleetcount_simulator.model import AnswerSpace, Attacker, Case, Epochs, Faults, Integers, Mechanism, Population
 from numpy.typing import NDArray
 
@@ -22,6 +23,9 @@ K_ARY = Mechanism(name="k-ary", kind="k-ary", epsilon_local=Fraction(3, 2))
 BITS = (
     Mechanism(name="mangat-vector", kind="mangat-vector", epsilon_local=Fraction(1)),
     Mechanism(name="unary", kind="unary", epsilon_local=Fraction(1)),
+)
+ASYMMETRIC = Mechanism(
+    name="asymmetric", kind="asymmetric", epsilon_local=Fraction(1), flips=(Flips.UP, Flips.DOWN, Flips.BOTH)
 )
 DIRECT = Mechanism(name="direct", kind="direct", noise_epsilon=Fraction(1))
 ONE_SIDED = Mechanism(name="one-sided", kind="one-sided", noise_epsilon=Fraction(1), direction="up")

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from tests.support.geometric_noise import geometric_noise
 from tests.support.nightly import NIGHTLY
 
-RUNS = 60_000 if NIGHTLY else 10_000
+RUNS = 100_000 if NIGHTLY else 10_000
 LEVEL = Fraction(19, 20)
 LOWEST, HIGHEST = (0.945, 0.999) if NIGHTLY else (0.939, 0.9995)
 Integers = NDArray[np.int64]
@@ -304,12 +304,14 @@ def test_numbers_joined_with_a_total_cover_each_and_all_at_once(case: tuple[Nois
 
 
 @pytest.mark.parametrize("noise", [NINE, *later(WIDE[1])], ids=of)
-def test_a_total_of_sampled_counts_covers_beside_its_cells(noise: NoiseLaw) -> None:
+def test_sampled_numbers_joined_with_a_total_cover(noise: NoiseLaw) -> None:
     table, counts = summed(noise, 4, Fraction(1, 4))
 
     _, low, high = window_totals(table)
 
     assert LOWEST <= covered((low, high), int(counts.sum())) <= HIGHEST
+    pair = sum_ends(table.design, sums_in_windows(table, [2, 4]), LEVEL)
+    assert LOWEST <= covered(pair, 43) <= HIGHEST
     cells = [covered((table.low[:, cell], table.high[:, cell]), count) for cell, count in enumerate(COUNTS)]
     assert min(cells) >= LOWEST
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
+from fleetcount_mechanisms.responses import Flips
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.model import Case, EngineName, Faults, Mechanism
 from fleetcount_simulator.study.readings import read_releases
@@ -57,6 +58,16 @@ CASES: list[tuple[Mechanism, tuple[int, ...]]] = [
         (400, 250, 200, 150),
     ),
     (Mechanism(name="unary", kind="unary", epsilon_local=Fraction(1)), (400, 250, 200, 150)),
+    (
+        Mechanism(
+            name="asymmetric",
+            kind="asymmetric",
+            epsilon_local=Fraction(1),
+            noise_epsilon=Fraction(1, 4),
+            flips=(Flips.UP, Flips.DOWN, Flips.BOTH),
+        ),
+        (400, 250, 200, 150),
+    ),
     (
         Mechanism(name="unary noised", kind="unary", epsilon_local=Fraction(1), noise_epsilon=Fraction(1, 4)),
         (400, 250, 200, 150),

@@ -493,10 +493,10 @@ class TestDevice:
 
     async def open_sessions(self) -> None:
         """Open a session with every running aggregator."""
-        identity = device_identity(self.number)
+        identity, expiry = device_identity(self.number), on_the_hour(self.network.clock.now(), 13)
         for seat in self.network.seats:
             request, opening = new_session(
-                seat.aggregator, seat.aggregator.hpke_keys[0], identity, on_the_hour(START, 14), SystemRandom()
+                seat.aggregator, seat.aggregator.hpke_keys[0], identity, expiry, SystemRandom()
             )
             self.requests.append(request)
             if seat.core is None:

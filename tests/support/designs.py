@@ -7,6 +7,7 @@ from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth, answer_n
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.responses import AsymmetricVector, Flips
 from fleetcount_mechanisms.sampling import SamplingDie
 
 NOISES: tuple[NoiseLaw, ...] = (
@@ -31,6 +32,7 @@ def answers(values: int) -> Iterator[AnswerLaw]:
             assert kind.form is AnswerForm.POSITION, f"{name} takes V = {values}"
             assert values > 1, f"{name} takes a yes/no question"
     if values == 3:
+        yield AsymmetricVector.from_epsilon(Fraction(3, 2), (Flips.UP, Flips.DOWN, Flips.BOTH))
         faces = (Fraction(1, 4), Fraction(1, 8), Fraction(1, 8), Fraction(1, 4))
         yield SamplingDie(sampling_rate=Fraction(1, 4), values=3, face_probabilities=faces)
 
@@ -59,4 +61,5 @@ def design_name(design: Design) -> str:
     side = getattr(design.noise, "direction", "")
     noise = design.noise.name.replace(" ", "-")
     faces = "-faces" if getattr(design.answer, "face_probabilities", None) else ""
+    faces += "".join(f"-{one.name.lower()}" for one in getattr(design.answer, "flips", ()))
     return f"{design.name}{faces}-{noise}{side}-V{design.values}-k{design.aggregators}"

@@ -1,13 +1,11 @@
 """`fleetcount relay` as a process of its own in front of a live deployment, and a device's way through it."""
 
 import asyncio
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
-from fleetcount_protocol.channel.certificates import Purpose, save_certificates, save_private_key
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_simulator.network.connections import tls_of
@@ -23,20 +21,7 @@ class LiveRelay:
 
     def __init__(self, deployment: Deployed, directory: Path) -> None:
         self.address = f"{HOST}:{free_ports(HOST, 1)[0]}"
-        credential = deployment.written.authorities.aggregators.issue_new(Purpose.RELAY, "relay-1", ["127.0.0.1"])
-        save_private_key(directory / "relay.key", credential.private_key)
-        save_certificates(directory / "relay.crt", [credential.certificate])
-        authorities = deployment.written.root / "ca"
-        upstreams = "".join(
-            f'[[aggregators]]\nid = "{one.aggregator_id}"\nendpoint = "{one.grpc_endpoint}"\n'
-            for one in deployment.written.aggregators
-        )
-        (directory / "relay.toml").write_text(
-            f'[relay]\nlisten = "{self.address}"\n[tls]\ncertificate_file = "relay.crt"\nkey_file = "relay.key"\n'
-            f'aggregator_ca_file = "{authorities / "aggregators.crt"}"\n'
-            f'device_ca_file = "{authorities / "devices.crt"}"\n{upstreams}'
-        )
-        command = [sys.executable, "-m", "fleetcount", "relay", "--config", str(directory / "relay.toml")]
+        command = deployment.written.relay_command(self.address, directory)
         self.child = ChildProcess.of("relay", command, directory)
 
     async def start(self) -> None:

@@ -82,12 +82,16 @@ def exact_estimates(design: Design, outputs: Sequence[int]) -> list[Fraction]:
     """
     if len(outputs) != design.output_count:
         raise ShapeError(f"a release has {len(outputs)} outputs; allowed is {design.output_count}")
-    hit, miss = design.channel
     cells = outputs[1:] if design.baseline_opened else outputs
     devices = sum(outputs) if design.outputs is Outputs.ALL else outputs[0]
     means = [_mean_noise(law, design.aggregators) for law in design.laws]
     of_each = [mean for mean, size in zip(means, design.levels.sizes, strict=True) for _ in range(size)]
-    return [(cell - mean - miss * devices) / (hit - miss) for cell, mean in zip(cells, of_each, strict=True)]
+    # Of levels above the cells, which answers that differ by cell do not have, each number is told as a cell is.
+    channels = (*design.channels, *(design.channel,) * (design.cell_count - design.values))
+    return [
+        (cell - mean - miss * devices) / (hit - miss)
+        for cell, mean, (hit, miss) in zip(cells, of_each, channels, strict=True)
+    ]
 
 
 def _mean_noise(noise: NoiseLaw, aggregators: int) -> Fraction:
@@ -145,10 +149,22 @@ def _with_baseline(
         cells = estimates.response_cells(rows, response, size, parties)
         low, high = intervals.response_ends(rows, response, size, parties, level)
     else:
-        devices, bits = rows[:, :1], rows[:, 1:]
-        cells = estimates.unary_cells(bits, devices, *design.channel, size, parties)
-        low, high = intervals.unary_ends(bits, devices, *design.channel, size, parties, level)
+        told, ways = np.array(design.told_as), sorted(set(design.told_as))
+        columns = [_read_bits(design, size, rows[:, :1], rows[:, 1:][:, told == cell], cell, level) for cell in ways]
+        order = np.argsort(np.concatenate([np.flatnonzero(told == cell) for cell in ways]))
+        counts, errors, low, high = (np.concatenate(one, axis=1)[:, order] for one in zip(*columns, strict=True))
+        cells = estimates.CellEstimates(counts=counts, standard_errors=errors)
     return cells, list(zip(low.ravel().tolist(), high.ravel().tolist(), strict=True))
+
+
+def _read_bits(
+    design: Design, size: NoiseSize, devices: Integers, bits: Integers, cell: int, level: Fraction
+) -> tuple[Floats, Floats, Floats | Integers, Floats | Integers]:
+    """Read the cells that are told as one cell is: estimates, standard errors and the ends of their intervals."""
+    channel, parties = design.channels[cell - 1], design.aggregators
+    cells = estimates.unary_cells(bits, devices, *channel, size, parties)
+    low, high = intervals.unary_ends(bits, devices, *channel, size, parties, level)
+    return cells.counts, np.broadcast_to(cells.standard_errors, bits.shape), low, high
 
 
 def _one_sided_ends(noise: OneSidedNoise, rows: Integers, parties: int, level: Fraction) -> Ends:

@@ -6,6 +6,7 @@ It must not read a message, and sends none a second time that the other side may
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import grpc
@@ -22,13 +23,11 @@ _UNANSWERED: Final = 4
 """Messages on their way without an answer; an aggregator reads as many of a stream at once."""
 _KEPT: Final = 2
 """Streams that stay open for the next messages; an aggregator keeps twice as many of a connection."""
-_TRIES: Final = 3
-"""Streams that are tried for messages of which none was taken: two may have been kept and end just now."""
 _MILLISECONDS: Final = re.compile("[0-9]{1,9}")
 
 
 class _NotTaken(Exception):  # noqa: N818 - named for the event, as `Unreachable` is
-    """The stream had ended before it took a message: it was idle for too long, or its caller is refused."""
+    """The stream had ended before it took a message, and its status does not say why."""
 
 
 class AnswerStreams:
@@ -45,47 +44,57 @@ class AnswerStreams:
     async def exchange(self, messages: Sequence[bytes]) -> list[bytes]:
         """Send messages; return one answer each, in order.
 
+        A stream that was kept may end as it is used again, and another takes its place. That a new one ends is the
+        aggregator's word and final, also where a message met the end and gRPC has lost the status that says why.
+
         Raises:
             Unreachable: the stream ended before, or no answer came in time.
             grpc.aio.AioRpcError: the call failed.
         """
         try:
             async with asyncio.timeout(self._timeout_s):
-                for _ in range(_TRIES):
-                    try:
-                        return await self._exchange_on(self._next(), messages)
-                    except _NotTaken:
-                        continue
+                while kept := self._open_one():
+                    with suppress(_NotTaken):
+                        return await self._exchange_on(kept, messages)
+                method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self.channel.stream_stream(_METHOD)
+                return await self._exchange_on(method(), messages)
         except TimeoutError:
             raise Unreachable("deadline_exceeded (timed out)") from None
-        raise Unreachable("the stream ended before it took a message")
+        except _NotTaken:
+            raise Unreachable("the stream ended before it took a message") from None
 
-    def _next(self) -> "_Stream":
-        """Return a stream that was kept and is still open, or else a new one."""
+    def _open_one(self) -> "_Stream | None":
+        """Return a stream that was kept and is still open; None without one."""
         while self._kept:
             if not (stream := self._kept.pop()).done():
                 return stream
-        method: grpc.aio.StreamStreamMultiCallable[bytes, bytes] = self.channel.stream_stream(_METHOD)
-        return method()
+        return None
 
     async def _exchange_on(self, stream: "_Stream", messages: Sequence[bytes]) -> list[bytes]:
         free = asyncio.Semaphore(_UNANSWERED)
+        is_sent = True
 
         async def write() -> None:
+            nonlocal is_sent
             for message in messages:
                 await free.acquire()
-                await _send(stream, message)
+                is_sent = is_sent and await _send(stream, message)
 
         answers: list[bytes] = []
         writer: asyncio.Task[None] | None = None
         is_whole = False
         try:
             if len(messages) == 1:
-                await _send(stream, messages[0])
+                await write()
             else:
                 writer = asyncio.create_task(write())
             while len(answers) < len(messages):
-                answers.append(await _received(stream, is_first=not answers, writer=writer))
+                try:
+                    answers.append(await _received(stream, is_first=not answers))
+                except grpc.aio.AioRpcError as error:
+                    if answers or is_sent or error.code() is not grpc.StatusCode.INTERNAL:
+                        raise
+                    raise _NotTaken from None  # The library's own word for a message that met the end.
                 free.release()
             is_whole = True
             return answers
@@ -99,35 +108,23 @@ class AnswerStreams:
                 stream.cancel()
 
 
-async def _send(stream: "_Stream", message: bytes) -> None:
-    """Send a message, unless the stream has ended: then its status, which the next read raises, says why.
-
-    Raises:
-        _NotTaken: it had ended, and the library has lost the status.
-    """
+async def _send(stream: "_Stream", message: bytes) -> bool:
+    """Send a message and return True; False where the stream had ended, why the next read says."""
     try:
         await stream.write(message)
-    except asyncio.InvalidStateError:
-        return
-    except grpc.aio.AioRpcError as error:
-        if error.code() is grpc.StatusCode.INTERNAL:
-            raise _NotTaken from None  # The library's own word: the end was there, and its status not yet.
-        raise
+    except (asyncio.InvalidStateError, grpc.aio.AioRpcError):
+        return False
+    return True
 
 
-async def _received(stream: "_Stream", *, is_first: bool, writer: "asyncio.Task[None] | None") -> bytes:
+async def _received(stream: "_Stream", *, is_first: bool) -> bytes:
     """Return the next answer.
 
     Raises:
         _NotTaken: it is the first, and the stream ended without it, as a server ends one that was idle.
         Unreachable: the stream ended. grpc.aio.AioRpcError: the call failed.
     """
-    try:
-        answer = await stream.read()
-    except grpc.aio.AioRpcError:
-        if is_first and writer is not None and writer.done() and isinstance(writer.exception(), _NotTaken):
-            raise _NotTaken from None
-        raise
+    answer = await stream.read()
     if isinstance(answer, bytes):
         return answer
     if is_first:

@@ -296,9 +296,12 @@ def _measurement(window: Window, truth: Truth, source: RandomSource) -> Truth:
     answer, form = window.design.answer, window.design.form
     if form is AnswerForm.TRUTH:
         return truth
-    if form is AnswerForm.BITS and isinstance(truth, tuple):
+    if form is AnswerForm.BITS:
+        bits = (
+            truth if isinstance(truth, tuple) else tuple(int(value == truth) for value in range(1, window.values + 1))
+        )
         # The first bit is not an answer: it says that the device takes part (docs/wire.md, "Modes").
-        return (1, *cast("MangatVector", answer).randomize_bits(truth, source))
+        return (1, *cast("MangatVector", answer).randomize_bits(bits, source))
     if form is AnswerForm.POSITION and isinstance(truth, int):
         return cast("RandomizedResponse", answer).randomize(truth, source)
     raise QuestionError(f"window {window.name!r} has mode {window.mode.name}, not RESPONSE or DIRECT")

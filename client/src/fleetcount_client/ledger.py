@@ -15,7 +15,6 @@ from operator import add
 from typing import Final
 
 from fleetcount_mechanisms.accounting.charges import (
-    charge_relation,
     exposure_of,
     ledger_budget,
     unit_loss,
@@ -23,7 +22,6 @@ from fleetcount_mechanisms.accounting.charges import (
 )
 from fleetcount_mechanisms.accounting.periods import LossFilter, PeriodTotals, TimedLoss
 from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
-from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.statement import ledger_loss_of
@@ -188,7 +186,8 @@ class _Totals:
             self._filter(timed).remove(timed)
 
     def judge(self, new: Sequence[Charge]) -> PolicyRefusal | None:
-        return self._judge_kind(new) or self._judge_losses(new) or self._judge_exposure(new)
+        found = self._judge_kind(new) or self._judge_way(new)
+        return found or self._judge_losses(new) or self._judge_exposure(new)
 
     def _filter(self, timed: TimedLoss) -> LossFilter:
         orders = timed.loss.orders
@@ -206,19 +205,37 @@ class _Totals:
         # What was charged under other limits or orders cannot be charged anew under these: they never share a period.
         kinds = {kind for kind in map(_kind, new) if kind is not None}
         others = [held for kind, some in self._held.items() if kinds - {kind} for held in some.values()]
-        if not others:
+        if (free := self._free_of(others, new)) is None:
             return None
         period_s = self._policy.budget_period_s
-        first, last = min(one.asked_at for one in new), max(one.asked_until for one in new)
-        near = [one for one in others if one.asked_at < last + period_s and one.asked_until > first - period_s]
-        if not near:
-            return None
-        free = max(one.asked_until for one in near) + period_s
         message = (
             "this ledger holds charges under another total_epsilon, total_delta or budget_period_s, or counted at other"
             f" orders; the new ones are for what is asked {period_s} s after the last of them, from Unix time {free} on"
         )
         return PolicyRefusal(rule="changed_limits", message=message)
+
+    def _judge_way(self, new: Sequence[Charge]) -> PolicyRefusal | None:
+        # Losses add up over the changes that all of them cover ([ADP] Theorem VIII.6); two ways have none in common.
+        ways = {one.relation for one in new if one.relation.one_way}
+        if not ways:
+            return None
+        held = [one for some in self._held.values() for one in some.values() if one.relation.one_way]
+        if (free := self._free_of([one for one in held if ways - {one.relation}], new)) is None:
+            return None
+        message = (
+            "the release hides one way what others of the same budget period hide the other way; together they would"
+            f" promise nothing; it is for what is asked from Unix time {free} on"
+        )
+        return PolicyRefusal(rule="allow_one_sided", message=message)
+
+    def _free_of(self, others: Sequence[Charge], new: Sequence[Charge]) -> int | None:
+        """Return from when on no period holds a new charge and one of the others, None if none does now."""
+        if not others:
+            return None
+        period_s = self._policy.budget_period_s
+        first, last = min(one.asked_at for one in new), max(one.asked_until for one in new)
+        near = [one for one in others if one.asked_at < last + period_s and one.asked_until > first - period_s]
+        return max(one.asked_until for one in near) + period_s if near else None
 
     def _judge_losses(self, new: Sequence[Charge]) -> PolicyRefusal | None:
         losses = [timed for timed in map(self._timed, new) if timed is not None]
@@ -358,7 +375,7 @@ def spent_within(policy: OwnerPolicy, charges: Iterable[Charge], start: int, end
         chance=sum((charge.exposure for charge in held), Fraction(0)),
         answers=sum((charge.answers for charge in held), Fraction(0)),
         without_epsilon=sum(charge.loss is None for charge in held),
-        one_sided=sum(charge.relation is Relation.ONE_SIDED for charge in held),
+        one_sided=sum(charge.relation.one_way for charge in held),
     )
 
 
@@ -427,7 +444,7 @@ class _Cost:
             epsilon=ledger_loss_of(design).epsilon if pure else None,
             exposure=exposure.chance,
             answers=exposure.answers,
-            relation=charge_relation(design),
+            relation=design.charge_relation,
             promise=self._policy.promise,
             loss=loss,
             question_id=question.question_id,

@@ -263,9 +263,11 @@ def _release(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
 
 
 def _relation(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
-    if cost_of(window).loss.relation is not Relation.ONE_SIDED or policy.allow_one_sided:
+    relation = cost_of(window).loss.relation
+    if not relation.one_way or policy.allow_one_sided:
         return None
-    message = "the release hides a value behind none only (one-sided); allowed only with allow_one_sided = true"
+    hides = "none behind a value" if relation is Relation.ONE_SIDED_DOWN else "a value behind none"
+    message = f"the release hides {hides} only ({relation.value}); allowed only with allow_one_sided = true"
     return PolicyRefusal(rule="allow_one_sided", message=message)
 
 

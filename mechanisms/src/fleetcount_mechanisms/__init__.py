@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 __all__ = [
     "AdversaryView",
     "AsymmetricGeometric",
+    "AsymmetricVector",
     "Design",
     "DiscreteGaussian",
+    "Flips",
     "GaussianNoise",
     "InfeasibleTargetError",
     "KaryResponse",
@@ -33,6 +35,7 @@ __all__ = [
     "TwoSidedGeometric",
     "TwoSidedNoise",
     "Warner",
+    "draw_noise",
     "optimal_epsilon",
     "plan_question",
     "toss",
@@ -48,11 +51,14 @@ if TYPE_CHECKING:
     from fleetcount_mechanisms.geometric import TwoSidedGeometric
     from fleetcount_mechanisms.levels import Levels
     from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
+    from fleetcount_mechanisms.noise_draws import draw_noise
     from fleetcount_mechanisms.one_sided_geometric import OneSidedGeometric
     from fleetcount_mechanisms.planned_noise import Spread
     from fleetcount_mechanisms.planning import Plan, plan_question
     from fleetcount_mechanisms.randomness import RandomSource, SeededRandom, SystemRandom
     from fleetcount_mechanisms.responses import (
+        AsymmetricVector,
+        Flips,
         KaryResponse,
         Mangat,
         MangatVector,
@@ -77,11 +83,14 @@ else:
             "geometric": "TwoSidedGeometric",
             "levels": "Levels",
             "noise": "GaussianNoise NoNoise OneSidedNoise TwoSidedNoise",
+            "noise_draws": "draw_noise",
             "one_sided_geometric": "OneSidedGeometric",
             "planned_noise": "Spread",
             "planning": "Plan plan_question",
             "randomness": "RandomSource SeededRandom SystemRandom",
-            "responses": "KaryResponse Mangat MangatVector OptimizedUnaryEncoding TwoCoin Warner",
+            "responses": (
+                "AsymmetricVector Flips KaryResponse Mangat MangatVector OptimizedUnaryEncoding TwoCoin Warner"
+            ),
             "sampling": "SamplingDie toss",
             "statement": "AdversaryView",
         },

@@ -3,7 +3,7 @@
 There is one row a family; a new mechanism is added here (CONTRIBUTING.md). `design` says what follows for a question.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from fractions import Fraction
@@ -12,6 +12,8 @@ from typing import Any, Final, cast
 
 from fleetcount_mechanisms.errors import MechanismError, did_you_mean, require_at_least
 from fleetcount_mechanisms.responses import (
+    AsymmetricVector,
+    Flips,
     KaryResponse,
     Mangat,
     MangatVector,
@@ -66,7 +68,16 @@ class Relation(Enum):
     ANY_BIT = "any-bit"
     """One place of a vector changed; m places cost m times as much."""
     ONE_SIDED = "one-sided"
-    """Value to none only (or the mirror image): the other way no finite loss exists."""
+    """Value to none only: the other way no finite loss exists."""
+    ONE_SIDED_DOWN = "one-sided-down"
+    """None to value only, the mirror image: that a device has a value may leak."""
+    ASYMMETRIC = "asymmetric"
+    """A value to one that hides it, by the answer law's `hides`; both differ from question to question."""
+
+    @property
+    def one_way(self) -> bool:
+        """Whether a loss by it says nothing of the reverse change; losses of two such relations never add up."""
+        return self not in (Relation.ANY_VALUE, Relation.ANY_BIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,7 @@ class Truth:
             raise MechanismError(f"a device has up to {self.most} values, allowed: 1 to {self.values}")
 
 
-BitVectorResponse = MangatVector | OptimizedUnaryEncoding
+BitVectorResponse = MangatVector | OptimizedUnaryEncoding | AsymmetricVector
 AnswerLaw = SamplingDie | Truth | RandomizedResponse | BitVectorResponse
 """The law of one device's answer; `register_answer` adds another family of responses."""
 
@@ -96,7 +107,8 @@ AnswerLaw = SamplingDie | Truth | RandomizedResponse | BitVectorResponse
 class AnswerKind:
     """What a design must know of a family of answer laws; one row a family, all rows in this module.
 
-    `parameters` are the law's own exact probabilities, by the names of its attributes, those in `defaults` optional.
+    `parameters` are the law's own exact probabilities, by the names of its attributes, those in `defaults` optional;
+    `flips` means that it also takes one of `Flips` for each value, BOTH without them.
     `make(values, parameters)` and `from_epsilon(epsilon, values, parameters)` return the law; the latter is None for a
     law without a local loss. `relation` is the change for which the loss of a single opened answer holds; `multi_hot`
     means that the truth is a set of values.
@@ -105,10 +117,11 @@ class AnswerKind:
     law: type
     name: str
     form: AnswerForm
-    make: Callable[[int, Mapping[str, Fraction]], Any]
+    make: Callable[[int, Mapping[str, Any]], Any]
     parameters: tuple[str, ...] = ()
     defaults: Mapping[str, Fraction] = field(default_factory=lambda: MappingProxyType({}))
-    from_epsilon: Callable[[Fraction, int, Mapping[str, Fraction]], Any] | None = None
+    from_epsilon: Callable[[Fraction, int, Mapping[str, Any]], Any] | None = None
+    flips: bool = False
     relation: Relation = Relation.ANY_VALUE
     multi_hot: bool = False
 
@@ -172,26 +185,42 @@ def kind_named(name: str) -> AnswerKind:
 
 
 def answer_named(
-    name: str, values: int, *, epsilon_local: Fraction | None = None, parameters: Mapping[str, Fraction] | None = None
+    name: str,
+    values: int,
+    *,
+    epsilon_local: Fraction | None = None,
+    parameters: Mapping[str, Fraction] | None = None,
+    flips: Sequence[Flips] = (),
 ) -> AnswerLaw:
     """Return the law of a family for V values, from its own parameters or else for the loss of one answer.
 
     Raises:
-        MechanismError: a parameter is missing, unknown or outside its range, or a yes/no law is asked V > 1 values.
+        MechanismError: a parameter is missing, unknown or outside its range, or a yes/no law is asked V > 1 values;
+            `flips` of a family that takes none, or not V of them.
     """
     kind = kind_named(name)
-    given = {**kind.defaults, **(parameters or {})}
+    given: dict[str, Any] = {**kind.defaults, **(parameters or {})}
+    if flips and not kind.flips:
+        raise MechanismError(f"flips are given to {name}, allowed: to {', '.join(_with_flips())}")
     for unknown in set(given) - set(kind.parameters):
         raise MechanismError(f"parameter {unknown!r} of {name} is unknown, allowed: {', '.join(kind.parameters)}")
+    if kind.flips:
+        given["flips"] = tuple(flips) or (Flips.BOTH,) * values
     if epsilon_local is not None and kind.from_epsilon is not None:
         law = kind.from_epsilon(epsilon_local, values, given)
     else:
         for missing in [one for one in kind.parameters if one not in given]:
             raise MechanismError(f"{missing} is missing" + (", or epsilon_local" if kind.from_epsilon else ""))
         law = kind.make(values, given)
+    if law.values != values and kind.flips:
+        raise MechanismError(f"flips are of {law.values} values, allowed: of all {values}")
     if law.values != values:
         raise MechanismError(f"{name!r} answers yes or no, V = 1; this question has V = {values}")
     return cast("AnswerLaw", law)
+
+
+def _with_flips() -> list[str]:
+    return [kind.name for kind in _KINDS.values() if kind.flips]
 
 
 def most_of(answer: AnswerLaw) -> int:
@@ -202,7 +231,8 @@ def most_of(answer: AnswerLaw) -> int:
 def channel_of(answer: AnswerLaw) -> tuple[Fraction, Fraction]:
     """Return (P, Q): the chances that a device counts in cell v when its truth is v, and when it is not.
 
-    An answer is a mixture of the truth, with weight P - Q, and of a draw that ignores it.
+    An answer is a mixture of the truth, with weight P - Q, and of a draw that ignores it. Where cells differ it is the
+    channel of those that tell least (`channels_of`).
     """
     form = kind_of(answer).form
     if form is AnswerForm.TRUTH:
@@ -210,10 +240,23 @@ def channel_of(answer: AnswerLaw) -> tuple[Fraction, Fraction]:
     if form is AnswerForm.TWO_ROUNDS:
         return cast("SamplingDie", answer).sampling_rate, Fraction(0)
     if form is AnswerForm.BITS:
-        law = cast("BitVectorResponse", answer).bit_probability
-    else:
-        law = cast("RandomizedResponse", answer).probability
+        return min(distinct_channels(answer), key=lambda channel: channel[0] - channel[1])
+    law = cast("RandomizedResponse", answer).probability
     return law(1, 1), law(1, 0)
+
+
+def distinct_channels(answer: AnswerLaw) -> list[tuple[Fraction, Fraction]]:
+    """Return each channel that some cell has."""
+    if kind_of(answer).form is not AnswerForm.BITS:
+        return [channel_of(answer)]
+    return [(law.given_yes, law.given_no) for law, _ in cast("BitVectorResponse", answer).counted_laws]
+
+
+def channels_of(answer: AnswerLaw) -> tuple[tuple[Fraction, Fraction], ...]:
+    """Return the channel of every cell 1..V."""
+    if kind_of(answer).form is not AnswerForm.BITS:
+        return (channel_of(answer),) * answer.values
+    return tuple((law.given_yes, law.given_no) for law in cast("BitVectorResponse", answer).bit_laws)
 
 
 def _uniform_die(values: int, given: Mapping[str, Fraction]) -> SamplingDie:
@@ -282,6 +325,16 @@ for _kind in (
         make=lambda values, given: OptimizedUnaryEncoding(given["flip"], values),
         parameters=("flip",),
         from_epsilon=lambda epsilon, values, given: OptimizedUnaryEncoding.from_epsilon(epsilon, values),
+    ),
+    AnswerKind(
+        law=AsymmetricVector,
+        name="asymmetric",
+        form=AnswerForm.BITS,
+        make=lambda values, given: AsymmetricVector(given["flip"], given["flips"]),
+        parameters=("flip",),
+        from_epsilon=lambda epsilon, values, given: AsymmetricVector.from_epsilon(epsilon, given["flips"]),
+        flips=True,
+        relation=Relation.ASYMMETRIC,
     ),
 ):
     register_answer(_kind)

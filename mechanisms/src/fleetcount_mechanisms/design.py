@@ -6,7 +6,7 @@ hold a time, a key or a signal: these belong to the window.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
@@ -19,6 +19,8 @@ from fleetcount_mechanisms.answers import (
     AnswerLaw,
     Relation,
     channel_of,
+    channels_of,
+    distinct_channels,
     kind_of,
     most_of,
     require_levels,
@@ -26,7 +28,7 @@ from fleetcount_mechanisms.answers import (
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.levels import Levels, Move, drawn_at_once, worst_moves
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise
-from fleetcount_mechanisms.responses import RandomizedResponse
+from fleetcount_mechanisms.responses import AsymmetricVector, RandomizedResponse
 
 FEWEST_AGGREGATORS: Final = 2
 MOST_AGGREGATORS: Final = 5
@@ -199,6 +201,16 @@ class Design:
         return not isinstance(self.noise, NoNoise)
 
     @property
+    def charge_relation(self) -> Relation:
+        """For which change of the truth the charges of ledgers hold: any value, or one way.
+
+        Losses one way enter a ledger for this change alone; a ledger that promises more refuses them.
+        """
+        if isinstance(self.noise, OneSidedNoise):
+            return Relation.ONE_SIDED if self.noise.direction == "up" else Relation.ONE_SIDED_DOWN
+        return self.kind.relation if self.device_randomizes and not self.noised else Relation.ANY_VALUE
+
+    @property
     def rounds(self) -> int:
         """How many messages a device sends for one answer: 2 for Sampling Privacy, otherwise 1."""
         return 2 if self.form is AnswerForm.TWO_ROUNDS else 1
@@ -267,14 +279,33 @@ class Design:
 
     @cached_property
     def channel(self) -> tuple[Fraction, Fraction]:
-        """(P, Q): the chances that a device counts in cell v when its truth is v, and when it is not."""
+        """(P, Q): the chances that a device counts in cell v when its truth is v, and when it is not (`channel_of`)."""
         return channel_of(self.answer)
+
+    @cached_property
+    def channels(self) -> tuple[tuple[Fraction, Fraction], ...]:
+        """The same of every cell 1..V, which differ where values are protected differently."""
+        return channels_of(self.answer)
+
+    @cached_property
+    def told_as(self) -> tuple[int, ...]:
+        """For every cell the first one that is told in the same way: 1 where all are."""
+        if not isinstance(self.answer, AsymmetricVector):
+            return (1,) * self.values
+        return tuple(self.answer.flips.index(one) + 1 for one in self.answer.flips)
+
+    def all_told_as(self, cell: int) -> "Design":
+        """Return the design in which every value is told as that of a cell is."""
+        if not isinstance(self.answer, AsymmetricVector):
+            return self
+        answer = AsymmetricVector(self.answer.flip, (self.answer.flips[cell - 1],) * self.values)
+        return replace(self, answer=answer)
 
     @property
     def exposure(self) -> Fraction:
         """The chance that all aggregators together see a device's truth: P - Q, p of the die, 1 if direct.
 
-        q of two coins, 2 keep - 1 of Warner, 1 - flip of Mangat (of one place of a vector), P - Q of k-ary.
+        q of two coins, 2 keep - 1 of Warner, 1 - flip of Mangat (of one place of a vector), P - Q of k-ary. Where cells
+        differ it is that of those that tell most.
         """
-        hit, miss = self.channel
-        return hit - miss
+        return max(hit - miss for hit, miss in distinct_channels(self.answer))

@@ -37,6 +37,7 @@ from fleetcount_mechanisms.renyi import (
     pure_divergence,
     zcdp_epsilon,
 )
+from fleetcount_mechanisms.response_laws import BinaryLaw
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
 from fleetcount_mechanisms.sampled_gaussian import panel_gaussian_divergence, total_divergences
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -384,7 +385,7 @@ def released_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:
         pairs = _law_pairs(cast("RandomizedResponse", answer))
         return near_log(max(_mixture_loss(one, near_exp(2 * noise)) for one in pairs))
     if form is AnswerForm.BITS and kind_of(answer).multi_hot:
-        return max(_bit_losses(answer, noise))
+        return max(_bit_losses(_counted_laws(answer)[0][0], noise))
     if form is AnswerForm.BITS:
         return any_value_loss(answer, noise)
     return exact_release_epsilon(channel_of(answer)[0], noise, neighbours_of(answer.values))
@@ -428,15 +429,26 @@ def any_value_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:
     """
     if kind_of(answer).form is not AnswerForm.BITS:
         return released_loss(answer, noise_epsilon)
-    losses = _bit_losses(answer, TwoSidedNoise(noise_epsilon).epsilon)
-    return max(losses) if answer.values == 1 else sum(losses, Fraction(0))
+    noise, counted = TwoSidedNoise(noise_epsilon).epsilon, _counted_laws(answer)
+    losses = [(_bit_losses(law, noise), often) for law, often in counted]
+    moved = [
+        one[0] + two[1]
+        for place, (one, often) in enumerate(losses)
+        for other, (two, _) in enumerate(losses)
+        if place != other or often > 1
+    ]
+    return max((*moved, *(loss for both, _ in losses for loss in both)))
 
 
-def _bit_losses(answer: AnswerLaw, noise: Fraction) -> list[Fraction]:
-    """Return the losses of one bit that changes: from 0 to 1, and from 1 to 0."""
-    law = cast("BitVectorResponse", answer).bit_probability
-    pairs = ([(law(bit, first), law(bit, 1 - first)) for bit in (0, 1)] for first in (0, 1))
-    return [near_log(_mixture_loss(one, near_exp(noise))) for one in pairs]
+def _counted_laws(answer: AnswerLaw) -> tuple[tuple[BinaryLaw, int], ...]:
+    return cast("BitVectorResponse", answer).counted_laws
+
+
+def _bit_losses(law: BinaryLaw, noise: Fraction) -> tuple[Fraction, Fraction]:
+    """Return the losses of one bit that is 0 against 1, and of one that is 1 against 0."""
+    pairs = ([(law.probability(bit, one), law.probability(bit, 1 - one)) for bit in (0, 1)] for one in (0, 1))
+    gained, lost = (near_log(_mixture_loss(one, near_exp(noise))) for one in pairs)
+    return gained, lost
 
 
 def response_release_epsilon(answer: AnswerLaw, noise_epsilon: Fraction) -> Decimal:

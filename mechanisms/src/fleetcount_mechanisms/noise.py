@@ -1,7 +1,7 @@
 """The noise that each aggregator adds to every opened number, as small values: none, geometric or discrete Gaussian.
 
-A law draws and states its moments. `statement` computes its promise for one device; analysis reads its sums.
-A further law is a further class with the members of `NoiseLaw`; nothing here lists the laws.
+A law states its moments. `statement` computes its promise for one device, `noise_draws` draws it, analysis reads its
+sums. A further law is a further class with the members of `NoiseLaw`; nothing here lists the laws.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,6 @@ from math import exp, expm1, fsum, sinh
 from typing import Final, Literal, Protocol
 
 from fleetcount_mechanisms.errors import MechanismError, require_positive
-from fleetcount_mechanisms.randomness import RandomSource
 
 LARGEST_NOISE_EPSILON: Final = 100
 """The epsilon of the weakest geometric noise; a question allows at most 10."""
@@ -54,10 +53,6 @@ class NoiseLaw(Protocol):
 
     def __hash__(self) -> int: ...
 
-    def draw(self, source: RandomSource, count: int) -> list[int]:
-        """Return `count` independent exact draws; run by every aggregator, each at full strength."""
-        ...
-
 
 def _checked(epsilon: object) -> Fraction:
     exact = require_positive("noise epsilon", epsilon)
@@ -95,10 +90,6 @@ class NoNoise:
         """0."""
         return 0.0
 
-    def draw(self, source: RandomSource, count: int) -> list[int]:
-        """Return zeros; see `NoiseLaw.draw`."""
-        return [0] * count
-
 
 @dataclass(frozen=True, slots=True)
 class TwoSidedNoise:
@@ -133,12 +124,6 @@ class TwoSidedNoise:
     def draw_variance(self) -> float:
         """2a/(1-a)^2."""
         return 1 / (2 * sinh(self.epsilon / 2) ** 2)
-
-    def draw(self, source: RandomSource, count: int) -> list[int]:
-        """See `NoiseLaw.draw`."""
-        from fleetcount_mechanisms.geometric import TwoSidedGeometric  # A device states this law and never draws it.
-
-        return TwoSidedGeometric(self.epsilon).sample_many(source, count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,15 +165,6 @@ class OneSidedNoise:
     def draw_variance(self) -> float:
         """q/(1-q)^2."""
         return 1 / (2 * sinh(self.epsilon / 2)) ** 2
-
-    def draw(self, source: RandomSource, count: int) -> list[int]:
-        """See `NoiseLaw.draw`."""
-        from fleetcount_mechanisms.one_sided_geometric import (
-            OneSidedGeometric,  # A device states this law and never draws it.
-        )
-
-        drawn = OneSidedGeometric(self.epsilon).sample_many(source, count)
-        return drawn if self.direction == "up" else [-one for one in drawn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,9 +214,3 @@ class GaussianNoise:
             return parameter
         weights = [(z, exp(-z * z / (2 * parameter))) for z in range(-60, 61)]
         return fsum(z * z * weight for z, weight in weights) / fsum(weight for _, weight in weights)
-
-    def draw(self, source: RandomSource, count: int) -> list[int]:
-        """See `NoiseLaw.draw`."""
-        from fleetcount_mechanisms.gaussian import DiscreteGaussian
-
-        return DiscreteGaussian(self.variance).sample_many(source, count)

@@ -3,9 +3,10 @@
 It must not choose parameters that lose more than the target: rates and noise parameters are rounded down.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import combinations, pairwise
 from math import erf, expm1, sqrt
 from typing import Final
 
@@ -19,7 +20,7 @@ from fleetcount_mechanisms.errors import (
 )
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import NoiseLaw, TwoSidedNoise
-from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for, scaled
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, views_of
@@ -39,6 +40,10 @@ _GRAINS: Final = 1000
 MEAN_OF: Final = (200, 1_000, 100_000)
 """The numbers of devices for which the error of a mean is told."""
 _LARGEST_SIDE: Final = 128
+AIMS: Final = ("cell", "block", "total")
+"""What shares of zooms may be chosen for: a cell, a square of the coarsest zoom, all cells together."""
+_PARTS: Final = (1, 1, 100, 100, 100, 50, 25, 25, 20)
+"""By the number of zooms: shares are so many equal parts, so that there are at most 212,000 ways to choose them."""
 _ONE_MESSAGE: Final = ("one_round_two_message", "one_answer_alone")
 
 
@@ -126,6 +131,52 @@ def spread_for_quantiles(values: int, sides: Sequence[int] = (), shares: Sequenc
     falling = [Fraction(round(_GRAINS * one / sum(weights)), _GRAINS) for one in weights[1:]]
     given = tuple(shares) or (1 - sum(falling, Fraction(0)), *falling)
     return Spread.of_shares(Levels(values, (values, 1), tuple(zooms)), given)
+
+
+def shares_for_aim(
+    levels: Levels, aims: Mapping[str, Fraction], whole: NoiseLaw, *, total: bool
+) -> tuple[Fraction, ...]:
+    """Return the shares of the budget of zooms, the cells first, that make the numbers aimed at err the least.
+
+    `aims` has a weight for some of `AIMS`: the sum of these weights times the variances is the least, in counts of all
+    zooms that add up. `whole` is the noise of a level that had all of the budget, which a `total` beside the zooms has
+    for nothing. All shares in hundredths are compared, of five zooms and more in fewer parts (`_PARTS`), so that
+    they are the best of these, whatever the law. The variances are those of least squares over levels of equal
+    blocks (`fleetcount_analysis.answers.hierarchy`, in closed form): with b_l cells in a block of zoom l, b_L = V and
+    lambda_l the sum over j <= l of b_j/s_j, that of a block of zoom l is
+
+        b_l^2 sum over j >= l of (1/b_j - 1/b_(j+1))/lambda_j
+
+    to which the grand mean adds b_l^2/(V lambda), lambda = lambda_(L-1) + V/tau with a total of variance tau.
+
+    Raises:
+        MechanismError: no aim, another one, a weight that is not above 0, fewer than two zooms or more than eight.
+    """
+    if not aims or any(aim not in AIMS or weight <= 0 for aim, weight in aims.items()):
+        said = ", ".join(f"{aim} = {weight}" for aim, weight in aims.items()) or "nothing"
+        raise MechanismError(f"the aim is {said}, allowed: weights above 0 of {', '.join(AIMS)}")
+    zooms = len(levels.sides)
+    if not 2 <= zooms < len(_PARTS):
+        raise MechanismError(f"there are {zooms} zooms, allowed with an aim: 2 to {len(_PARTS) - 1}")
+    parts = _PARTS[zooms]
+    blocks = [levels.values // size for size in levels.sizes[:zooms]] + [levels.values]
+    finer = [1 / low - 1 / high for low, high in pairwise(blocks)]
+    known = [0.0] + [1 / scaled(whole, Fraction(parts, part)).draw_variance for part in range(1, parts + 1)]
+    cell, block, everything = (float(aims.get(aim, 0)) for aim in AIMS)
+    weights = [cell] * zooms
+    weights[-1] += block * blocks[-2] ** 2
+    mean = (cell + block * blocks[-2] ** 2) / levels.values + everything * levels.values
+
+    def missed(ends: tuple[int, ...]) -> float:
+        """Return the weighted sum of the variances where the zooms' shares end at these parts."""
+        seen = error = 0.0
+        for low, high, cells, weight, part in zip((0, *ends), (*ends, parts), blocks, weights, finer, strict=False):
+            seen += cells * known[high - low]
+            error += weight * part / seen
+        return error + mean / (seen + levels.values * known[parts] * total)
+
+    best = min(combinations(range(1, parts), zooms - 1), key=missed)
+    return tuple(Fraction(high - low, parts) for low, high in pairwise((0, *best, parts)))
 
 
 def mean_sd(design: Design, devices: int) -> float:

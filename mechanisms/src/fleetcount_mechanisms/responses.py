@@ -7,9 +7,12 @@ Each response has outputs 0..V. The estimates of the cells 1..V are computed fro
 the sum of these counts is used as the number of devices.
 """
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 from fractions import Fraction
+from math import lcm
 from typing import Protocol, Self
 
 from fleetcount_mechanisms.errors import (
@@ -280,15 +283,32 @@ class _BitVector:
     """The common part of the unary encodings: V independent yes/no channels, one for each cell."""
 
     values: int
-    _law: BinaryLaw = field(init=False, repr=False, compare=False)
+    bit_laws: tuple[BinaryLaw, ...] = field(init=False, repr=False, compare=False)
+    """The law of every cell's bit; equal ones are one object."""
+    counted_laws: tuple[tuple[BinaryLaw, int], ...] = field(init=False, repr=False, compare=False)
+    """Each law there is, and how many cells have it."""
+    _uniform: UniformBelow = field(init=False, repr=False, compare=False)
+    _limits: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
 
-    def bit_probability(self, output: int, truth: int) -> Fraction:
-        """Return P[a cell's bit says `output` | its truth].
+    def _prepare(self, laws: Mapping[object, BinaryLaw], cells: Sequence[object]) -> None:
+        """Set the law of every cell's bit by its name, all drawn on one common denominator."""
+        counted = Counter(cells)
+        common = lcm(*(laws[one].uniform.bound for one in counted))
+        scaled = {
+            one: tuple(limit * (common // laws[one].uniform.bound) for limit in laws[one].limits) for one in counted
+        }
+        object.__setattr__(self, "bit_laws", tuple(laws[one] for one in cells))
+        object.__setattr__(self, "counted_laws", tuple((laws[one], often) for one, often in counted.items()))
+        object.__setattr__(self, "_uniform", UniformBelow(bound=common))
+        object.__setattr__(self, "_limits", tuple(scaled[one] for one in cells))
+
+    def bit_probability(self, output: int, truth: int, cell: int = 1) -> Fraction:
+        """Return P[the bit of a cell 1..V says `output` | its truth].
 
         Raises:
             MechanismError: output or truth is neither 0 nor 1.
         """
-        return self._law.probability(output, truth)
+        return self.bit_laws[cell - 1].probability(output, truth)
 
     def randomize_bits(self, truth_bits: Sequence[int], source: RandomSource) -> tuple[int, ...]:
         """Return V answered bits for V true bits.
@@ -297,13 +317,14 @@ class _BitVector:
             MechanismError: not exactly V bits, or one that is neither 0 nor 1 (the message withholds it).
         """
         require_counts("truth bits", truth_bits, self.values)
-        limits = [self._law.limits[require_position(bit, 1)] for bit in truth_bits]
-        numbers = self._law.uniform.draw_many(source, self.values)
+        limits = [pair[require_position(bit, 1)] for pair, bit in zip(self._limits, truth_bits, strict=True)]
+        numbers = self._uniform.draw_many(source, self.values)
         return tuple(int(number < limit) for number, limit in zip(numbers, limits, strict=True))
 
-    def standard_deviation(self, count: int, population: int) -> float:
+    def standard_deviation(self, count: int, population: int, cell: int = 1) -> float:
         """Return the sd of a cell's estimate for `count` among `population`, before central noise."""
-        return response_sd(count, population, float(self._law.given_yes), float(self._law.given_no))
+        law = self.bit_laws[cell - 1]
+        return response_sd(count, population, float(law.given_yes), float(law.given_no))
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +343,7 @@ class MangatVector(_BitVector):
         """Check the probability."""
         object.__setattr__(self, "flip", require_open_unit("flip", flip))
         object.__setattr__(self, "values", require_at_least("values", values, 1))
-        object.__setattr__(self, "_law", BinaryLaw(_ONE, self.flip))
+        self._prepare({0: BinaryLaw(_ONE, self.flip)}, (0,) * values)
 
     @classmethod
     def from_epsilon(cls, epsilon: Fraction, values: int) -> Self:
@@ -356,7 +377,7 @@ class OptimizedUnaryEncoding(_BitVector):
             raise MechanismError(f"flip is {exact}, allowed: 0 < flip < 1/2")
         object.__setattr__(self, "flip", exact)
         object.__setattr__(self, "values", require_at_least("values", values, 1))
-        object.__setattr__(self, "_law", BinaryLaw(Fraction(1, 2), exact))
+        self._prepare({0: BinaryLaw(Fraction(1, 2), exact)}, (0,) * values)
 
     @classmethod
     def from_epsilon(cls, epsilon: Fraction, values: int) -> Self:
@@ -371,3 +392,72 @@ class OptimizedUnaryEncoding(_BitVector):
     def epsilon(self) -> float:
         """The loss ln((1 - flip)/flip) of a one-hot truth that moves, rounded up; ln(1/(2 flip)) for V = 1, one bit."""
         return log_ratio_up(Fraction(1, 2) if self.values == 1 else 1 - self.flip, self.flip)
+
+
+class Flips(Enum):
+    """Which way the bit of a value may be wrong, as one-sided noise has a direction ([ADP] Definition V.2)."""
+
+    UP = 1
+    """A 0 may become 1: that a device has the value can be explained by its having another."""
+    DOWN = 2
+    """A 1 may become 0: that a device does not have the value can be explained by its having it."""
+    BOTH = 3
+    """Either."""
+
+
+@dataclass(frozen=True, slots=True)
+class AsymmetricVector(_BitVector):
+    """One bit a value, wrong only in the ways in which the value is protected: [ADP] Definition V.3 of bits.
+
+    With f = `flip`, P[1 | 1] and P[1 | 0] are 1 and f where `flips` is UP, 1 - f and 0 where it is DOWN, 1/(1 + f) and
+    f/(1 + f) where it is BOTH. A bit that may be wrong loses ln(1/f) by a change that this hides, and without limit by
+    any other. So a value x is hidden behind a value y where x is not DOWN and y is not UP; "none", which has no bit, is
+    hidden behind every y and hides every x.
+
+    Raises:
+        MechanismError: no value, flip not exact or not in (0, 1), or something else than `Flips`.
+    """
+
+    flip: Fraction
+    flips: tuple[Flips, ...]
+
+    def __init__(self, flip: Fraction, flips: Sequence[Flips]) -> None:
+        """Check the probability."""
+        if any(type(one) is not Flips for one in flips):
+            raise MechanismError(f"flips are {tuple(flips)[:3]}, allowed: one of Flips for each value")
+        exact = require_open_unit("flip", flip)
+        object.__setattr__(self, "flip", exact)
+        object.__setattr__(self, "flips", tuple(flips))
+        object.__setattr__(self, "values", require_at_least("values", len(flips), 1))
+        laws: dict[object, BinaryLaw] = {
+            Flips.UP: BinaryLaw(_ONE, exact),
+            Flips.DOWN: BinaryLaw(1 - exact, Fraction(0)),
+            Flips.BOTH: BinaryLaw(1 / (1 + exact), exact / (1 + exact)),
+        }
+        self._prepare(laws, tuple(flips))
+
+    @classmethod
+    def from_epsilon(cls, epsilon: Fraction, flips: Sequence[Flips]) -> Self:
+        """Return the response with flip = e**(-eps/k) rounded up; k = 2 where a hidden change moves two bits, else 1.
+
+        Raises:
+            MechanismError: no value, epsilon not in (0, 20], or too small for the grid of 10**-12.
+        """
+        return cls(probability_above(epsilon / _bits_moved(flips), 0), flips)
+
+    def hides(self, value: int, other: int) -> bool:
+        """Return whether an answer of a device with `value` can be explained by `other`, 0..V each, 0 being none."""
+        have, lack = (self.flips[one - 1] if one else Flips.BOTH for one in (value, other))
+        return value == other or (have is not Flips.DOWN and lack is not Flips.UP)
+
+    @property
+    def epsilon(self) -> float:
+        """The loss of an answer by a change that it hides, k ln(1/flip), rounded up."""
+        return log_ratio_up(_ONE, self.flip ** _bits_moved(self.flips))
+
+
+def _bits_moved(flips: Sequence[Flips]) -> int:
+    """Return how many bits the largest change that is hidden moves: one value against another, or against none."""
+    have = [place for place, one in enumerate(flips) if one is not Flips.DOWN]
+    lack = [place for place, one in enumerate(flips) if one is not Flips.UP]
+    return 2 if have and lack and (have != lack or len(have) > 1) else 1

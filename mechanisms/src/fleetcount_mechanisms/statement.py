@@ -4,6 +4,7 @@ The only place where it is worded. It must not state a loss smaller than the tru
 up. p is the sampling rate, e1 the epsilon of each aggregator's geometric noise.
 """
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -22,7 +23,7 @@ from fleetcount_mechanisms.losses import (
 )
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import rounded_up
-from fleetcount_mechanisms.responses import RandomizedResponse
+from fleetcount_mechanisms.responses import AsymmetricVector, RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 
 _PLACES: Final = 5
@@ -276,7 +277,33 @@ def _response(answer: AnswerLaw, covered: _Views, aggregators: int) -> _Views:
 def _local(adversary: str, audience: str, answer: AnswerLaw, sees: str) -> AdversaryView:
     loss, relation = Fraction(cast("RandomizedResponse", answer).epsilon), kind_of(answer).relation
     change = "a Yes replaced by a No (that a No is a No is not protected)" if relation is Relation.ONE_SIDED else None
+    if isinstance(answer, AsymmetricVector):
+        change = hidden_words(answer, "value {}".format)
     return _finite(adversary, audience, loss, relation.value, sees, change=change)
+
+
+_MOST_NAMED: Final = 6
+"""A sentence of a record names so many values at most."""
+
+
+def hidden_words(answer: AsymmetricVector, named: Callable[[int], str] = str, *, most: int = _MOST_NAMED) -> str:
+    """Return which changes an asymmetric answer hides, and what nothing hides; values are told as `named`."""
+    every = range(1, answer.values + 1)
+    have, lack = [v for v in every if answer.hides(v, 0)], [v for v in every if answer.hides(0, v)]
+    if len(have) == len(lack) == answer.values:
+        return _change(Relation.ANY_VALUE.value)
+
+    def those(values: Sequence[int]) -> str:
+        shown = ", ".join(named(one) for one in values[:most])
+        return f"{shown} and {len(values) - most} others" if len(values) > most else shown
+
+    hidden = [f"{those(have)} replaced by {those(lack)} or none" if lack else f"{those(have)} replaced by none"] * bool(
+        have
+    )
+    hidden += [f"none replaced by {those(lack)}"] * bool(lack)
+    bare = [f"has {those(told)}" for told in [[v for v in every if v not in have]] if told]
+    bare += [f"does not have {those(told)}" for told in [[v for v in every if v not in lack]] if told]
+    return f"{', and '.join(hidden)} (that a device {', or '.join(bare)}, is not protected)"
 
 
 # One-sided noise (AGeo; Takagi et al., Asymmetric Differential Privacy).
@@ -307,7 +334,7 @@ def _one_sided(design: Design, noise: OneSidedNoise) -> _Views:
             audience=who,
             epsilon=epsilon,
             delta=Decimal(0),
-            neighbours=Relation.ONE_SIDED.value,
+            neighbours=design.charge_relation.value,
             sentence=f"{what}, if one aggregator adds its noise: {promise}",
         )
         for (slug, who, _, _), what in zip(_released_to(aggregators), sentences, strict=True)
@@ -317,7 +344,7 @@ def _one_sided(design: Design, noise: OneSidedNoise) -> _Views:
         audience=f"all {aggregators} aggregators together",
         epsilon=None,
         delta=Decimal(1),
-        neighbours=Relation.ONE_SIDED.value,
+        neighbours=design.charge_relation.value,
         sentence="The answer of every device, put together: no finite epsilon; every truth is seen for certain.",
     )
     return *covered, exposed

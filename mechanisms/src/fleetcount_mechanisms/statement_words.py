@@ -22,8 +22,11 @@ _LARGEST_SHOWN: Final = 3
 _CHANGES: Final = {
     Relation.ANY_BIT.value: "one place of a device's answer being so rather than not",
     Relation.ONE_SIDED.value: "a device having said Yes rather than No",
+    Relation.ONE_SIDED_DOWN.value: "a device having said No rather than Yes",
+    Relation.ASYMMETRIC.value: "a device having a value rather than one that hides it",
     "one-cell": "a device being counted rather than not",
 }
+_ONE_WAY: Final = frozenset(one.value for one in Relation if one.one_way)
 _ANY_CHANGE: Final = "a device having one answer rather than another"
 _WITH_TOTAL: Final = (
     " That a device {did} at all is protected like its answer, no better, since {total} is a number"
@@ -64,8 +67,8 @@ def _public(design: Design, public: Sequence[AdversaryView]) -> str:
     if isinstance(design.noise, OneSidedNoise) and not window:
         # Only the view's own sentence says which side is covered.
         return honest + first.sentence.partition(": ")[2]
-    one_sided = first.neighbours == Relation.ONE_SIDED.value or (window and _one_sided(design, opened=False))
-    change = "one answer against none" if one_sided and window else _CHANGES.get(first.neighbours, _ANY_CHANGE)
+    one_sided = first.neighbours in _ONE_WAY or (window and _one_sided(design, opened=False))
+    change = _one_way(design) if one_sided and window else _CHANGES.get(first.neighbours, _ANY_CHANGE)
     all_answers = f", and of all its answers to the question together by {_factor(last.epsilon)}" if window else ""
     failing = ""
     if first.delta:
@@ -82,8 +85,8 @@ def _collusion(design: Design, together: Sequence[AdversaryView]) -> str:
     seen = f"if {everybody} work together, they see"
     if view.epsilon is None:
         return f"{seen} {'each answer' if window else 'the answer'} of a device{_chance(view)}."
-    one_sided = view.neighbours == Relation.ONE_SIDED.value or (window and _one_sided(design, opened=True))
-    change = "one answer against none" if one_sided and window else _CHANGES.get(view.neighbours, _ANY_CHANGE)
+    one_sided = view.neighbours in _ONE_WAY or (window and _one_sided(design, opened=True))
+    change = _one_way(design) if one_sided and window else _CHANGES.get(view.neighbours, _ANY_CHANGE)
     moved = f"{seen} randomized answers, which move the odds of {change} by {_factor(view.epsilon)} at most."
     return moved + _NO_BOUND * one_sided
 
@@ -94,8 +97,15 @@ def _one_sided(design: Design, *, opened: bool) -> bool:
     The `neighbours` of such a view name a span of time, so the direction follows from the design: two-sided noise
     covers an answer whose own law is one-sided, unless the answer itself is `opened`.
     """
-    local = design.device_randomizes and design.kind.relation is Relation.ONE_SIDED
+    local = design.device_randomizes and design.kind.relation.one_way
     return isinstance(design.noise, OneSidedNoise) or (local and (opened or not design.noised))
+
+
+def _one_way(design: Design) -> str:
+    """Return the change that a loss one way is about, in a question of many windows."""
+    if design.kind.relation is Relation.ASYMMETRIC:
+        return _CHANGES[Relation.ASYMMETRIC.value]
+    return "none against one answer" if design.charge_relation is Relation.ONE_SIDED_DOWN else "one answer against none"
 
 
 def _factor(epsilon: Decimal) -> str:

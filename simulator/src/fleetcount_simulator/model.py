@@ -17,6 +17,7 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import Spread
+from fleetcount_mechanisms.responses import Flips
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.window.domain import ValueDomain, most_of
 from fleetcount_protocol.window.fields import levels_of
@@ -134,7 +135,7 @@ class Mechanism:
     names of `fleetcount_mechanisms`); `one-sided` needs direction. `noise_epsilon` is e1 of every aggregator's
     two-sided (one-sided: asymmetric) geometric noise, `noise_variance` the parameter of discrete Gaussian noise
     instead; with both None there is no noise. `zooms` is the number of zooms at which a square grid is counted;
-    `margins` opens those of a cross, with the cells' noise on each number.
+    `margins` opens those of a cross, with the cells' noise on each number. `flips` are those of an asymmetric answer.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Mechanism:
     parameters: tuple[tuple[str, Fraction], ...] = ()
     zooms: int = 1
     margins: bool = False
+    flips: tuple[Flips, ...] = ()
 
     def answer(self, values: int) -> AnswerLaw:
         """Return the law of a device's answer for V values.
@@ -158,7 +160,7 @@ class Mechanism:
         if self.sampling_rate is not None:
             given["sampling_rate"] = self.sampling_rate
         name = "direct" if self.kind == ONE_SIDED else self.kind
-        return answer_named(name, values, epsilon_local=self.epsilon_local, parameters=given)
+        return answer_named(name, values, epsilon_local=self.epsilon_local, parameters=given, flips=self.flips)
 
     @property
     def noise(self) -> NoiseLaw:

@@ -14,7 +14,7 @@ from fleetcount_aggregator.storage.rows import read_batches, read_ledger, read_r
 from fleetcount_mechanisms.answers import Side
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw
 from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
-from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector
+from fleetcount_mechanisms.responses import AsymmetricVector, Flips, KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.errors import QuestionError, RejectReason
@@ -162,6 +162,21 @@ async def test_vector_mangat_counts_bits_over_participants() -> None:
     assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (4, [2, 1, 3])
     assert [cell.estimate for cell in record.cells] == [Fraction(4, 3), 0, Fraction(8, 3)]
     assert all(cell.low <= cell.estimate <= cell.high for cell in record.cells)
+
+
+async def test_asymmetric_answers_are_read_value_by_value() -> None:
+    mechanism = AsymmetricVector(Fraction(1, 4), (Flips.UP, Flips.DOWN, Flips.BOTH))
+    network, window = await start(values=3, mode=Mode.RESPONSE, mechanism=mechanism, release=NOISED)
+    await answer_whole(network, window, [[1, 1, 0, 1], [1, 0, 1, 1], [1, 1, 0, 1], [1, 0, 0, 0]])
+
+    record = await release(network, window)
+
+    assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (4, [2, 1, 3])
+    # (Y - 4/4)/(3/4), Y/(3/4), (Y - 4/5)/(3/5): each by the channel of its own value.
+    assert [cell.estimate for cell in record.cells] == [Fraction(4, 3), Fraction(4, 3), Fraction(11, 3)]
+    assert all(cell.low <= cell.estimate <= cell.high for cell in record.cells)
+    local = next(view for view in record.statement if view.adversary == "all_aggregators")
+    assert (local.neighbours, "that a device has value 2" in local.sentence) == ("asymmetric", True)
 
 
 async def test_direct_answers_leave_output_zero_behind() -> None:

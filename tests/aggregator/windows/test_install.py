@@ -10,11 +10,20 @@ import pytest
 from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.question_rows import read_questions
-from fleetcount_aggregator.windows.budget import Charge, charge_of, check_budget, debit_row
+from fleetcount_aggregator.windows.budget import (
+    Charge,
+    PeriodCharge,
+    Unit,
+    charge_of,
+    check_budget,
+    check_period,
+    debit_row,
+)
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.status import read_spent, read_status
-from fleetcount_mechanisms.answers import Relation
-from fleetcount_mechanisms.design import LedgerLoss
+from fleetcount_mechanisms.answers import Relation, Truth
+from fleetcount_mechanisms.design import Design, LedgerLoss
+from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_mechanisms.responses import MangatVector
 from fleetcount_protocol.errors import QuestionError, SignatureError
 from fleetcount_protocol.messages import WindowState
@@ -172,6 +181,26 @@ def test_a_one_sided_release_is_taken_only_where_the_operator_says_so() -> None:
     check_budget(one, [], Limits(allow_one_sided=True))
     with pytest.raises(QuestionError, match=r"epsilon 1 \(one-sided\).*sum to 3"):
         check_budget(one, [charge(0, 10, "2")], Limits(allow_one_sided=True, largest_epsilon=Decimal(2)))
+
+
+def test_a_release_one_way_is_not_taken_beside_one_the_other_way_on_the_same_signal() -> None:
+    up, down = (
+        PeriodCharge(
+            signals=("s",),
+            design=Design(answer=Truth(2), noise=OneSidedNoise(Fraction(1, 10), side), values=2, aggregators=2),
+            units=(Unit(0, 0, 1), Unit(60, 60, 1)),
+        )
+        for side in ("up", "down")
+    )
+    limits = Limits(allow_one_sided=True)
+
+    for new, held in ((up, down), (down, up)):
+        with pytest.raises(QuestionError, match="both together would promise nothing"):
+            check_period(new, [held], limits)
+        check_period(new, [new, replace(held, signals=("t",))], limits)
+        check_period(
+            new, [replace(held, units=(Unit(limits.budget_period_s + 60, limits.budget_period_s + 60, 1),))], limits
+        )
 
 
 def test_losses_with_a_delta_that_overlap_add_up_their_deltas() -> None:

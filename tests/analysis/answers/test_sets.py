@@ -37,6 +37,8 @@ def test_the_number_of_holders_stands_for_itself() -> None:
     assert total(table, Region.of([1, 2, 3, 4], 0)).estimate == 2000
     assert (everybody(table, 0).estimate, everybody(table, [0, 1]).estimate) == (1200, 2390)
     assert window_totals(table)[0].tolist() == [1200, 1190]
+    ends = [one.tolist() for one in window_totals(table)[1:]]
+    assert ends == [one[:, 0].tolist() for one in (holders.low, holders.high)]
     assert table_numbers(DESIGN, OUTPUTS[0], 0) == tuple(OUTPUTS[0])
 
 

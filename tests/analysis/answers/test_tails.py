@@ -1,11 +1,12 @@
 """Tails of sampled sums against brute force, and the search for interval ends."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_analysis.answers.noises import NoiseTotal, ScaledNoise, noise_total
-from fleetcount_analysis.answers.tails import SumLaw, first_true, tail_of
+from fleetcount_analysis.answers.noises import NoiseTotal, Parts, ScaledNoise, noise_total, variance_of
+from fleetcount_analysis.answers.tails import JoinedLaw, SumLaw, first_true, tail_of
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import RangeError, TooLargeError
 from fleetcount_analysis.gaussian_sums import GaussianSum
@@ -34,6 +35,60 @@ def test_tails_are_those_of_the_convolution(noise: NoiseTotal, steps: tuple[int,
             assert law.upper_tail(rows, outputs)[0] == pytest.approx(exact, abs=2e-12)
             below = 1 - float(np.sum(mass * noise.upper_tail(y + 1 - where)))
             assert law.lower_tail(rows, outputs)[0] == pytest.approx(below, abs=2e-12)
+
+
+def combined_mass(parts: Parts, fine: int, reach: int) -> np.ndarray:
+    """Return P[Z = z/fine], z from -reach to reach, for a combination of noises with weights of whole 1/fine."""
+    found = np.zeros(2 * reach + 1)
+    found[reach] = 1
+    for weight, often, law in parts:
+        step = round(weight * fine)
+        far = np.arange(-(reach // step), reach // step + 1)
+        one = np.zeros(2 * reach + 1)
+        one[reach + step * far] = np.exp(law.log_mass(far))
+        for _ in range(often):
+            found = np.convolve(found, one)[reach : 3 * reach + 1]
+    return found
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        ((0.8, 1, GaussianSum(parameter=Fraction(9), terms=2)), (0.2, 4, GaussianSum(parameter=Fraction(9), terms=2))),
+        ((0.7, 2, noise_sum(Fraction(1, 2), 2)), (0.3, 3, noise_sum(Fraction(1, 2), 2))),
+        (
+            (0.9, 1, GaussianSum(parameter=Fraction(1, 4), terms=2)),
+            (0.1, 9, GaussianSum(parameter=Fraction(1), terms=2)),
+        ),
+    ],
+    ids=["Gaussian", "geometric", "narrow"],
+)
+@pytest.mark.parametrize("steps", [(1,), (3,), (1, -1)])
+def test_joined_tails_are_never_below_the_true_ones_and_those_of_a_nearer_threshold(
+    parts: Parts, steps: tuple[int, ...]
+) -> None:
+    law, rate, fine, reach = JoinedLaw(steps=steps, sampling_rate=Fraction(1, 4), parts=parts), 0.25, 10, 1500
+    mass, near = combined_mass(parts, fine, reach), 14.01e-3 * math.sqrt(variance_of(parts))
+    assert mass.sum() == pytest.approx(1, abs=1e-12)
+    z = np.arange(-reach, reach + 1) / fine
+
+    def at_least(counts: tuple[int, ...], y: float) -> float:
+        coins = np.ones(1), np.zeros(1)
+        for step, n in zip(steps, counts, strict=True):
+            here = np.arange(n + 1)
+            coins = (
+                np.outer(coins[0], stats.binom.pmf(here, n, rate)).ravel(),
+                np.add.outer(coins[1], step * here).ravel(),
+            )
+        return float(sum(one * mass[z >= y - where - 1e-9].sum() for one, where in zip(*coins, strict=True)))
+
+    for counts in ((0,) * len(steps), (23, 4)[: len(steps)]):
+        middle = rate * float(np.dot(steps, counts))
+        for y in middle + np.array([-31.0, -8.3, -2.05, 0.0, 3.7, 9.9]):
+            rows, outputs = np.array([counts]), np.array([y])
+            upper, lower = law.upper_tail(rows, outputs)[0], law.lower_tail(rows, outputs)[0]
+            assert at_least(counts, y) - 1e-14 <= upper <= at_least(counts, y - near) + 1e-11
+            assert 1 - at_least(counts, y + 1e-6) - 1e-14 <= lower <= 1 - at_least(counts, y + near + 1e-6) + 1e-11
 
 
 def test_scaled_noise_is_the_law_of_the_multiple() -> None:

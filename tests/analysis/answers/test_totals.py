@@ -100,26 +100,43 @@ def test_joined_counts_share_no_level_as_independent_ones_do() -> None:
     assert each_level(with_total(direct()), LEVEL, 1000) == 1 - Fraction(1, 20_000) > each_level(direct(), LEVEL, 1000)
 
 
-def test_all_sampled_cells_are_read_from_the_total_where_it_says_more() -> None:
+@pytest.mark.parametrize("ratio", [4, 8])
+def test_sampled_counts_are_joined_with_their_total_and_add_up(ratio: int) -> None:
     noise = GaussianNoise(Fraction(400))
-    design = with_total(sampling(72), 4, noise)
-    outputs = [[10] * 72 + [700 + 10 * window] for window in range(3)]
-    table = table_of(design, outputs)
-    cells = table_of(replace(sampling(72), noise=noise), [one[:-1] for one in outputs])
+    design = with_total(sampling(72), ratio, noise)
+    table = table_of(design, [[10] * 36 + [12] * 36 + [790 + 10 * window] for window in range(3)])
 
-    everything, some = Region.of(range(1, 73), [0, 2]), Region.of(range(1, 72), [0, 2])
-    found = total(table, everything)
+    for size in (1, 36, 72):
+        region = Region.of(range(1, size + 1), [0, 2])
+        found = total(table, region)
+        counted, error = dense(table, region)
+        assert found.estimate == pytest.approx(4 * counted)
+        assert found.estimate == pytest.approx(float(table.estimates[np.ix_([0, 2], range(size))].sum()))
+        # Of those in the sample the coins move another part.
+        width = 4 * math.sqrt(error**2 + 0.75 * counted)
+        assert size == 1 or (found.high - found.low) / (2 * 1.96 * width) == pytest.approx(1, abs=0.03)
+        share = size / (72 + ratio)
+        assert error**2 == pytest.approx(2 * 2 * 400 * size * (1 - share))
+    later, earlier = (Region.of(range(1, 73), one) for one in (2, 0))
+    change = difference(table, later, earlier)
+    assert change.estimate == pytest.approx(4 * dense(table, later, earlier)[0])
+    assert change.high - change.low < 2 * 2 * 1.96 * 4 * math.sqrt(2 * 400 * 72)
 
-    assert found.estimate == 4 * (700 + 720)
-    # Half of the spread is the coin's: 1,420 counted of each four.
-    error = 4 * math.sqrt(2 * 2 * 1600 + 1420 * 0.75)
-    assert (found.high - found.low) / (2 * 1.96 * error) == pytest.approx(1, abs=0.02)
-    assert total(table, some) == total(cells, some)
-    assert np.array_equal(table.estimates, cells.estimates)
-    assert difference(table, Region.of(range(1, 73), 2), Region.of(range(1, 73), 0)).estimate == 4 * 20
-    # Two cells of noise 400 have less than a total of 1,600.
-    few = table_of(with_total(sampling(2), 4, noise), [[10, 20, 700]])
-    assert total(few, few.everything).estimate == 4 * 30
+
+@pytest.mark.parametrize("rows", [[0], [0, 1]])
+def test_regions_of_sampled_counts_have_shorter_intervals_with_a_total(rows: list[int]) -> None:
+    """The figures of docs/answers.md: half of 72 squares, all but one, all, under a coin a window of 1/4 in a month."""
+    noise, counts = GaussianNoise(Fraction("41.54")), [5] * 72
+    joined = table_of(with_total(sampling(72), 4, noise), [[*counts, 360]] * 2)
+    alone = table_of(replace(sampling(72), noise=noise), [counts] * 2)
+
+    shorter = []
+    for size in (1, 36, 71, 72):
+        one, other = (total(table, Region.of(range(1, size + 1), rows)) for table in (joined, alone))
+        assert one.estimate == pytest.approx(other.estimate)
+        shorter.append((one.high - one.low) / (other.high - other.low))
+
+    assert shorter == pytest.approx([1, 0.75, 0.33, 0.31], abs=0.03)
 
 
 @pytest.mark.parametrize("design", [direct(6, MONTH), replace(sampling(6), noise=MONTH)], ids=["direct", "sampled"])

@@ -51,8 +51,12 @@ def test_an_epsilon_is_the_number_that_it_is_printed_as(epsilon: object) -> None
         ({"sampling_rate": 0.5}, "sampling_rate: '0.5' is out of range"),
         ({"show": "meen"}, "show is 'meen', allowed: mean or quantiles; did you mean 'mean'?"),
         ({"show": "mean"}, "show is 'mean' of sampling answers, allowed: of direct ones"),
-        ({"show": "mean", "mechanism": "direct", "total": False}, "allowed without zooms, shares and no total"),
+        ({"show": "mean", "mechanism": "direct", "total": False}, "allowed without zooms, shares, an aim and no total"),
         ({"show": "quantiles", "mechanism": "direct", "zooms": 2, "in_order": True}, "allowed without zooms"),
+        ({"aim": "cell"}, "an aim is given, allowed with zooms"),
+        ({"aim": {}, "zooms": 2, "values": 16}, "aim is empty, allowed: cell, block, total"),
+        ({"aim": {"cells": 1}, "zooms": 2, "values": 16}, "aim is 'cells', allowed: cell, block, total"),
+        ({"aim": {"cell": 0}, "zooms": 2, "values": 16}, "aim cell: '0' is out of range"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
@@ -67,6 +71,17 @@ def test_a_plan_of_a_number_has_the_errors_of_its_mean() -> None:
         devices: pytest.approx(error, rel=0.05) for devices, error in ((200, 0.01), (1000, 0.0021), (100_000, 4.5e-05))
     }
     assert fc.plan(**GOOD).mean_standard_errors == {}
+
+
+def test_an_aim_chooses_the_shares_of_zooms() -> None:
+    asked = GOOD | {"values": 64, "mechanism": "direct", "noise": "gaussian", "zooms": (1, 2)}
+
+    planned = fc.plan(**asked, aim={"block": 1, "cell": 10})
+
+    assert planned.shares == (Fraction(22, 25), Fraction(3, 25))
+    assert fc.plan(**asked, aim="block=0.1,cell").shares == planned.shares
+    assert fc.plan(**asked).shares == (Fraction(1, 2), Fraction(1, 2))
+    assert fc.plan(**GOOD).shares == ()
 
 
 def test_a_plan_is_seen_in_words_in_a_table_and_in_a_picture() -> None:

@@ -22,9 +22,10 @@ from fleetcount_evidence.audit.bounds import clopper_pearson, strongest_attack
 from fleetcount_evidence.audit.noise_checks import LEAST_P_VALUE, check_noise, check_reading, independence_p, law_p
 from fleetcount_evidence.audit.questions import AuditedDesign, neighbouring_truths, questions
 from fleetcount_evidence.audit.run import Line, attack_questions, run_audit
-from fleetcount_evidence.audit.views import OBSERVATIONS, observation_of
+from fleetcount_evidence.audit.views import OBSERVATIONS, observation_of, outcome_count, outcomes
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise_draws import draw_noise
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.statement import views_of
 from fleetcount_protocol.vdaf.field import FIELD64
@@ -36,7 +37,7 @@ from tests.support.designs import every_design
 from tests.support.nightly import NIGHTLY
 
 Plant = Callable[[SystemNoise, NoiseLaw, int], list[int]]
-QUICK_LINES = 683
+QUICK_LINES = 689
 """Of all designs."""
 
 
@@ -84,6 +85,26 @@ def test_a_quick_audit_finds_no_broken_claim(tmp_path: Path, chosen: list[str], 
     assert "BROKEN" not in done.stdout
 
 
+@pytest.mark.nightly
+@pytest.mark.processes
+@pytest.mark.timeout(3600)
+def test_a_hundred_million_trials_break_no_claim_and_come_close_to_that_of_the_reported_release(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "fleetcount", "audit", "--trials", "100000000", "--output", "out"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    lines = json.loads((tmp_path / "out" / "audit.json").read_text())["lines"]
+    reported = [
+        float(one["gap"])
+        for one in lines
+        if (one["design"], one["values"], one["aggregators"]) == ("sampling", 1, 2) and "geometric" in one["release"]
+        if one["adversary"] == "all_but_one_aggregators"
+    ]
+    assert len(lines) == QUICK_LINES
+    assert 0 <= min(reported) <= 0.005
+
+
 def test_every_design_view_and_number_of_aggregators_is_audited() -> None:
     asked = questions()
     audited = {(one.design.name, one.design.noise.name, one.design.values, one.design.aggregators) for one in asked}
@@ -94,6 +115,14 @@ def test_every_design_view_and_number_of_aggregators_is_audited() -> None:
     assert sides == {"up", "down"}
     assert {view.adversary for one in asked for view in views_of(one.design)} == set(OBSERVATIONS)
     assert sum(one.share for one in asked) == 1
+
+
+def test_outcomes_are_few_enough_to_estimate_and_all_there() -> None:
+    for asked in questions():
+        columns = len(asked.moved)
+        ends = np.array([[-99] * columns, [99] * columns, [0] * columns])
+        assert outcomes(ends).tolist() == [0, outcome_count(columns) - 1, outcome_count(columns) // 2]
+        assert outcome_count(columns) <= 100_000
 
 
 def test_a_line_that_nobody_attacks_fails_the_audit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,12 +193,12 @@ def plant(monkeypatch: pytest.MonkeyPatch) -> Callable[[Plant], None]:
 def doubled(self: SystemNoise, law: NoiseLaw, count: int) -> list[int]:
     """Noise of twice the epsilon: half as much of it."""
     assert law.epsilon is not None
-    return dataclasses.replace(law, epsilon=2 * law.epsilon).draw(SystemRandom(), count)
+    return draw_noise(dataclasses.replace(law, epsilon=2 * law.epsilon), SystemRandom(), count)
 
 
 def copied(self: SystemNoise, law: NoiseLaw, count: int) -> list[int]:
     """One draw for all cells."""
-    return law.draw(SystemRandom(), 1) * count
+    return draw_noise(law, SystemRandom(), 1) * count
 
 
 READERS = {"public_and_broker", "one_aggregator", "all_but_one_aggregators"}
@@ -201,7 +230,7 @@ def test_one_draw_copied_to_all_cells_breaks_claims(plant: Callable[[Plant], Non
 @pytest.mark.parametrize("bug", [doubled, copied])
 def test_both_bugs_fail_the_checks_of_noise_too(plant: Callable[[Plant], None], bug: Plant) -> None:
     law = TwoSidedNoise(Fraction(1))
-    fresh = [law.draw(SystemRandom(), 1000) for _ in range(2)]
+    fresh = [draw_noise(law, SystemRandom(), 1000) for _ in range(2)]
     assert all(check.passed for check in check_noise(law, 20_000, fresh))
 
     plant(bug)
@@ -213,18 +242,18 @@ def test_both_bugs_fail_the_checks_of_noise_too(plant: Callable[[Plant], None], 
 
 def halved(self: SystemNoise, law: NoiseLaw, count: int) -> list[int]:
     """Half the variance."""
-    return GaussianNoise(law.parameters["variance"] / 2).draw(SystemRandom(), count)
+    return draw_noise(GaussianNoise(law.parameters["variance"] / 2), SystemRandom(), count)
 
 
 def one_sign(self: SystemNoise, law: NoiseLaw, count: int) -> list[int]:
     """A sign that is forgotten."""
-    return [abs(value) for value in law.draw(SystemRandom(), count)]
+    return [abs(value) for value in draw_noise(law, SystemRandom(), count)]
 
 
 @pytest.mark.parametrize("bug", [halved, one_sign, copied])
 def test_bugs_in_gaussian_noise_fail_its_checks(plant: Callable[[Plant], None], bug: Plant) -> None:
     law = GaussianNoise(Fraction(4))
-    fresh = [law.draw(SystemRandom(), 1000) for _ in range(2)]
+    fresh = [draw_noise(law, SystemRandom(), 1000) for _ in range(2)]
     assert all(check.passed for check in check_noise(law, 20_000, fresh))
 
     plant(bug)
@@ -239,7 +268,7 @@ def test_a_sixteenth_of_the_gaussian_variance_breaks_claims_at_their_delta(plant
     assert {float(view.delta) for view in views_of(asked.design) if view.epsilon} == {1e-9}
     assert broken(asked, 20_000) == set()
 
-    plant(lambda self, law, count: GaussianNoise(Fraction(1, 4)).draw(SystemRandom(), count))
+    plant(lambda self, law, count: draw_noise(GaussianNoise(Fraction(1, 4)), SystemRandom(), count))
 
     assert broken(asked, 20_000) >= {"all_but_one_aggregators"}
 
@@ -254,7 +283,7 @@ def test_an_aggregator_that_forgets_its_noise_breaks_claims(monkeypatch: pytest.
 
 
 def test_noise_for_one_cell_breaks_the_claim_for_two(plant: Callable[[Plant], None]) -> None:
-    plant(lambda self, law, count: TwoSidedNoise(Fraction(1)).draw(SystemRandom(), count))
+    plant(lambda self, law, count: draw_noise(TwoSidedNoise(Fraction(1)), SystemRandom(), count))
 
     # At 20,000 one run in twenty finds no witness.
     assert "all_but_one_aggregators" in broken(question("direct", 2), 80_000)
@@ -327,7 +356,7 @@ def test_the_exact_law_passes_and_the_law_at_1_05_times_the_scale_fails_at_a_mil
 
 def test_draws_that_depend_on_each_other_are_seen() -> None:
     law = TwoSidedNoise(Fraction(1))
-    one, other = (np.array(law.draw(SystemRandom(), 10_000)) for _ in range(2))
+    one, other = (np.array(draw_noise(law, SystemRandom(), 10_000)) for _ in range(2))
 
     assert independence_p(one, other, law) > LEAST_P_VALUE
     assert independence_p(one, one, law) < LEAST_P_VALUE

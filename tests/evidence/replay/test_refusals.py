@@ -88,6 +88,7 @@ WITHOUT_BYTES = {
         "require(len(window.question.question_id) == 32",
         "require(len(window.verify_key_digest) == 32",
         "require(not (alone and level.number)",
+        "require(fits, f'direction is",
         "require(release.noise_epsilon is None",
         "require(release.noise_variance is None",
         "require(release.kind is not ReleaseKind.EXACT, f'an exact release has",

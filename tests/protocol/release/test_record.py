@@ -257,6 +257,18 @@ def test_one_sided_release_says_safe_only_at_or_below_the_threshold_and_danger_o
     assert sides_words(record()) is None
 
 
+def test_a_release_downwards_says_danger_only_above_the_threshold_and_is_never_wrong_there() -> None:
+    window = WINDOWS["one_sided_down"]
+    label = window.domain.label(1)
+    for raw, high, side in ((9, 12, Side.DANGER), (4, 9, Side.DANGER), (3, 4, Side.UNKNOWN), (-2, 3, Side.SAFE)):
+        cell = Cell(value=1, label=label, raw=raw, estimate=Fraction(raw), low=max(raw, 0), high=high)
+        made = record(window, cells=(cell,))
+        assert made.side(cell) is side
+    assert str(sides_words(made)).startswith(
+        '"danger" (above it) is never wrong; "safe" (at most the threshold) is wrong'
+    )
+
+
 # Signatures.
 
 MADE = record(sampling_window(3))

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import Any, cast
 
 import pytest
-from fleetcount_mechanisms.noise import GaussianNoise
+from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise
 from fleetcount_mechanisms.responses import (
     KaryResponse,
     Mangat,
@@ -578,6 +578,41 @@ def test_one_sided_statement_says_which_side_is_protected() -> None:
     assert {view.neighbours for view in views} == {"one-sided"}
     assert "that it had none is not protected" in views[0].sentence
     assert (views[-1].adversary, views[-1].epsilon, views[-1].delta) == ("all_aggregators", None, 1)
+
+
+def test_a_release_downwards_protects_the_mirror_image_and_no_other_release_has_a_direction() -> None:
+    down = every_window()["one_sided_down"]
+    views = views_of(down.design)
+
+    assert down.design.noise == OneSidedNoise(Fraction(1, 2), "down")
+    assert {view.neighbours for view in views} == {"one-sided-down"}
+    assert "that it had one is not protected" in views[0].sentence
+    assert decode_window(down.canonical) == down
+    for window, direction, words in (
+        (down, "sideways", "allowed: 'up' or 'down'"),
+        (every_window()["direct_gaussian"], "down", "allowed: none of a gaussian release"),
+    ):
+        with pytest.raises(QuestionError, match=rf"direction is '{direction}', {words}"):
+            replace(window, release=replace(window.release, direction=direction))
+
+
+def test_an_asymmetric_answer_is_read_back_with_its_flips_and_states_what_it_hides() -> None:
+    window = every_window()["asymmetric"]
+    views = {view.adversary: view for view in views_of(window.design)}
+
+    assert decode_window(window.canonical) == window
+    assert views["public_and_broker"].neighbours == "any-value"
+    assert views["all_aggregators"].neighbours == "asymmetric"
+    assert (
+        "for value 1, value 3 replaced by value 2, value 3 or none, and none replaced by value 2, value 3 (that a"
+        " device has value 2, or does not have value 1, is not protected)"
+    ) in views["all_aggregators"].sentence
+    assert not window.vector
+    place = window.canonical.index(b"\x07" + fraction_bytes(Fraction(1, 3))) + 1 + len(fraction_bytes(Fraction(1, 3)))
+    assert window.canonical[place : place + 3] == bytes((1, 2, 3))
+    for wrong in (0, 4, 255):
+        with pytest.raises(DecodeError, match="counts"):
+            decode_window(window.canonical[:place] + bytes([wrong]) + window.canonical[place + 1 :])
 
 
 def test_vector_mangat_uses_the_bits_circuit() -> None:

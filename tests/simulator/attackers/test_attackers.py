@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from fleetcount_mechanisms.losses import Neighbours
 from fleetcount_mechanisms.planned_noise import noise_epsilon_for
-from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_simulator import attackers
 from fleetcount_simulator.attackers.alarm import alarm_power, alarms, largest_unseen
 from fleetcount_simulator.attackers.findings import share_of
@@ -62,9 +61,6 @@ class Laplace:
     epsilon: Fraction | None = Fraction(1)
     mean: float = 0.0
     variance: float = 2.0
-
-    def draw(self, source: RandomSource, count: int) -> list[int]:
-        raise NotImplementedError
 
 
 @pytest.mark.parametrize("law", [Laplace(), Laplace(epsilon=None)], ids=["with an epsilon", "without"])

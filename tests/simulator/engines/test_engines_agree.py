@@ -17,14 +17,26 @@ import numpy as np
 import pytest
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_mechanisms.answers import Truth
-from fleetcount_mechanisms.responses import MangatVector, OptimizedUnaryEncoding
+from fleetcount_mechanisms.responses import AsymmetricVector, MangatVector, OptimizedUnaryEncoding
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_simulator.engines import engine
 from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.model import Case, CaseOutcome, EngineName, Faults, Mechanism
 from scipy import stats
 
-from tests.simulator.fleets import BITS, DIRECT, K_ARY, ONE_SIDED, RESPONSES, SAMPLING, Held, case, fleet, seed
+from tests.simulator.fleets import (
+    ASYMMETRIC,
+    BITS,
+    DIRECT,
+    K_ARY,
+    ONE_SIDED,
+    RESPONSES,
+    SAMPLING,
+    Held,
+    case,
+    fleet,
+    seed,
+)
 from tests.support.nightly import NIGHTLY
 
 ALPHA = 1e-6
@@ -57,9 +69,9 @@ def answers(mechanism: Mechanism, truth: int, values: int) -> Iterator[tuple[Vec
             first, second = unit(one - 1, values, -1), unit(two - 1, values)
             both = tuple(a + b for a, b in zip(first, second, strict=True))
             yield both, first, law.pair_probability(one, two, truth)
-    elif isinstance(law, MangatVector | OptimizedUnaryEncoding):
+    elif isinstance(law, MangatVector | OptimizedUnaryEncoding | AsymmetricVector):
         for bits in itertools.product((0, 1), repeat=values):
-            chances = (law.bit_probability(bit, int(cell == truth)) for cell, bit in enumerate(bits, start=1))
+            chances = (law.bit_probability(bit, int(cell == truth), cell) for cell, bit in enumerate(bits, start=1))
             yield bits, (0,) * values, math.prod(chances, start=Fraction(1))
     else:
         for output in range(values + 1):
@@ -133,7 +145,7 @@ def slightly_off(mechanism: Mechanism) -> Mechanism:
 CASES = [
     *((mechanism, (3, 2)) for mechanism in RESPONSES),
     (K_ARY, (1, 1, 2)),
-    *((mechanism, (1, 1, 1)) for mechanism in BITS),
+    *((mechanism, (1, 1, 1)) for mechanism in (*BITS, replace(ASYMMETRIC, flips=ASYMMETRIC.flips[:2]))),
     (SAMPLING, (2, 1, 3)),
 ]
 NAMES = [mechanism.name for mechanism, _ in CASES]

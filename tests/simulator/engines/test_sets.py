@@ -154,8 +154,8 @@ def test_real_devices_read_what_they_tell(tmp_path: Path) -> None:
 
 def test_a_set_comes_through_the_file_of_a_fleet_process(tmp_path: Path) -> None:
     part = plan_of(one := asked(tmp_path), question_of(one), 0, seed()).part
-    names = ("name", "transport", "connections", "deployment", "question_name", "broker", "authorities", "spool_file")
-    texts: Any = dict.fromkeys((*names, "report_file", "spread"), "x")
+    names = ("name", "transport", "connections", "deployment", "question_name", "broker", "relay", "authorities")
+    texts: Any = dict.fromkeys((*names, "spool_file", "report_file", "spread"), "x")
     spec = FleetSpec(
         **texts,
         at_once=1,

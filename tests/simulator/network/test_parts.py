@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_client.transport import Unreachable
+from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
 from fleetcount_protocol.messages import Instalment, Receipt, Refusal
@@ -26,6 +28,7 @@ from fleetcount_protocol.window.window import Window
 from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.model import Case, Faults, Mechanism
 from fleetcount_simulator.network.children import Children
+from fleetcount_simulator.network.connections import Connections
 from fleetcount_simulator.network.counted import account_of, explains
 from fleetcount_simulator.network.device_faults import DeviceFault, draw_device_faults
 from fleetcount_simulator.network.faulty_transport import FaultyUploads, Tally, Trace
@@ -229,9 +232,10 @@ def test_what_a_process_reports_survives_its_private_file(tmp_path: Path) -> Non
     assert stat.S_IMODE((tmp_path / "r.npz").stat().st_mode) == 0o600
 
 
-def test_what_a_process_is_told_survives_its_file_and_its_secrets_are_not_shown(tmp_path: Path) -> None:
+def spec_of(**changes: Any) -> FleetSpec:
+    """A process of a fleet, with some fields changed."""
     keys = (HpkeKey(key_id=1, public_key=bytes(range(32))), HpkeKey(key_id=2, public_key=bytes(32)))
-    spec = FleetSpec(
+    one = FleetSpec(
         name="fleet-0",
         transport="grpc",
         connections="own",
@@ -250,6 +254,7 @@ def test_what_a_process_is_told_survives_its_file_and_its_secrets_are_not_shown(
             ),
         ),
         broker="",
+        relay="127.0.0.1:1",
         authorities="ca",
         spool_file="s",
         report_file="r",
@@ -268,11 +273,30 @@ def test_what_a_process_is_told_survives_its_file_and_its_secrets_are_not_shown(
             news_s=5.0,
         ),
     )
+    return replace(one, **changes)
+
+
+def test_what_a_process_is_told_survives_its_file_and_its_secrets_are_not_shown(tmp_path: Path) -> None:
+    spec = spec_of()
     (tmp_path / "spec.json").write_text(spec.encode())
 
     assert FleetSpec.read(tmp_path / "spec.json") == spec
     assert "dark red" not in repr(spec)
     assert str(spec.coin_seed) not in repr(spec)
+
+
+@pytest.mark.parametrize("relay", ["127.0.0.1:1", ""])
+async def test_all_calls_of_a_fleet_with_a_relay_go_through_it_and_without_one_to_the_aggregators(
+    tmp_path: Path, relay: str
+) -> None:
+    (tmp_path / "aggregators.crt").write_bytes(b"")
+    authority = CertificateAuthority.create("devices")
+    for connections in ("own", "shared"):
+        spec = spec_of(connections=connections, relay=relay, authorities=str(tmp_path))
+        fleet = Connections(spec, authority)
+        for transport in (fleet.of(DeviceIdentity.generate(authority)), fleet.question_transport(), fleet.shared_grpc()):
+            inner: Any = getattr(transport, "_inner", transport)
+            assert inner._relay == relay
 
 
 # Windows and outages.

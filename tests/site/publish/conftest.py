@@ -17,6 +17,8 @@ from tests.support.released import write_question, write_release
 
 COLUMNS, ROWS = 12, 8
 RELEASED = (0, 1, 2, 3, 5, 6)
+SUMMED = one_round_question(Mode.DIRECT, domain=Categories(names=("a", "b", "c")), release=with_total(GEOMETRIC))
+"""A question whose releases have a total."""
 
 
 BOLOGNA = Frame(epsg=32632, offset_x="-683195.58", offset_y="-4928877.56")
@@ -33,8 +35,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Mode.DIRECT, domain=Categories(names=("red", "<b>green</b>", "blue")), release=GEOMETRIC
     )
     write_question(folder / "colours", colours, (0, 1, 2), lambda index: np.array([40, 500 + index, 0]))
-    summed = one_round_question(Mode.DIRECT, domain=Categories(names=("a", "b", "c")), release=with_total(GEOMETRIC))
-    write_question(folder / "summed", summed, (0, 1), lambda index: np.array([40, 500 + index, 0]))
+    write_question(folder / "summed", SUMMED, (0, 1), lambda index: np.array([40, 500 + index, 0]))
     several = Categories(names=("P0301", "P0420", "U0100"), most=2)
     codes = one_round_question(Mode.DIRECT, domain=several, release=with_total(GEOMETRIC))
     write_question(folder / "codes", codes, (0, 1), lambda index: np.array([400, 500 + index, 300, 700]))

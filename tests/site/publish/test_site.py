@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 from fleetcount.__main__ import run_command
+from fleetcount_analysis.answers import Region, WindowCounts, question_table
+from fleetcount_analysis.answers import total as added_up
 from fleetcount_site import serving
 from fleetcount_site.publish.serve import site_routes
 from playwright.sync_api import Browser, Page, expect
 
 from tests.site.conftest import Visit
-from tests.site.publish.conftest import COLUMNS, RELEASED, ROWS
+from tests.site.publish.conftest import COLUMNS, RELEASED, ROWS, SUMMED
 from tests.support.published import change_script, packed_json
 
 pytestmark = [pytest.mark.nightly, pytest.mark.processes]
@@ -155,7 +157,13 @@ def test_of_sets_the_vehicles_with_any_are_shown_and_nothing_is_added_up(browser
 
 def test_all_cells_together_are_shown_by_the_signed_total(browser: Browser, site: Path, tmp_path: Path) -> None:
     visit = opened(browser, site / "summed/index.html")
-    total = packed_json(site / "summed/records/00001.json.gz")["cells"][-1]
+    cells = [packed_json(site / f"summed/records/0000{index}.json.gz")["cells"] for index in (0, 1)]
+    total = cells[1][-1]
+    released = [
+        WindowCounts(index=index, opens=index, unit=index, outputs=tuple(int(cell["raw"]) for cell in one))
+        for index, one in enumerate(cells)
+    ]
+    table = question_table(SUMMED.design, SUMMED.release.level, ["a", "b", "c"], (), released)
 
     said, verdict = quiet(visit).inner_text("#together"), visit.page.inner_text("#verdict")
 
@@ -166,11 +174,11 @@ def test_all_cells_together_are_shown_by_the_signed_total(browser: Browser, site
     assert verdict.endswith("The numbers shown are the signed ones.")
     visit.page.fill("#cells", "1-3")
     visit.page.keyboard.press("Enter")
-    assert f": {total['low']} to {total['high']} (estimate {total['estimate']})" in visit.page.inner_text("#region-now")
+    now, both = (added_up(table, Region.of([1, 2, 3], windows)) for windows in ([1], [0, 1]))
+    assert f": {now.low} to {now.high} (estimate " in visit.page.inner_text("#region-now")
     visit.page.click("#region-sum")
     expect(visit.page.locator("#region-all")).to_contain_text(" to ")
-    raws = [packed_json(site / f"summed/records/0000{index}.json.gz")["cells"][-1]["raw"] for index in (0, 1)]
-    assert f"(estimate {sum(raws):,})" in visit.page.inner_text("#region-all")
+    assert f": {both.low:,} to {both.high:,} (estimate " in visit.page.inner_text("#region-all")
     visit.close()
     copy = tmp_path / "site"
     shutil.copytree(site, copy)

@@ -7,10 +7,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fleetcount_analysis.answers import Region, WindowCounts, question_table, total
 from fleetcount_analysis.answers.ends import Sums, estimates_of, sum_ends
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import Design
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_site.pages import page
@@ -64,6 +67,58 @@ def test_the_interval_of_a_sum_is_that_of_python(adding: Page) -> None:
             place = (name, value, cells, windows, together)
             assert (low, high) == (int(expected[0][0]), int(expected[1][0])), place
             assert estimate == pytest.approx(float(estimates_of(design, sums)[0])), place
+
+
+JOINED = {
+    "direct gaussian": (Design(answer=Truth(72), noise=GaussianNoise(Fraction(660)), values=72, aggregators=2), 1),
+    "direct geometric": (Design(answer=Truth(9), noise=TwoSidedNoise(Fraction(1, 8)), values=9, aggregators=3), 1),
+    "two categories": (Design(answer=Truth(2), noise=GaussianNoise(Fraction(42)), values=2, aggregators=2), 1),
+    "sampled": (
+        Design(
+            answer=SamplingDie.uniform(Fraction(1, 4), 72),
+            noise=GaussianNoise(Fraction("41.54")),
+            values=72,
+            aggregators=2,
+        ),
+        4,
+    ),
+    "sampled rarely": (
+        Design(
+            answer=SamplingDie.uniform(Fraction(1, 10), 9), noise=GaussianNoise(Fraction(7)), values=9, aggregators=2
+        ),
+        8,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", JOINED)
+def test_the_interval_of_a_sum_joined_with_a_total_is_that_of_python(adding: Page, name: str) -> None:
+    cells, ratio = JOINED[name]
+    spread = Spread(levels=Levels(cells.values, total=True), ratios=(Fraction(ratio),))
+    design = spread.design(cells.answer, cells.noise, cells.aggregators)
+    chosen, values, rate = np.random.default_rng(7), cells.values, float(cells.channel[0])
+    outputs = [
+        (*one, int(one.sum() + chosen.integers(-40, 40)))
+        for one in (chosen.integers(-9, 400 * rate, values) for _ in range(3))
+    ]
+    counts = [WindowCounts(index=i, opens=i, unit=i, outputs=tuple(map(int, one))) for i, one in enumerate(outputs)]
+    table = question_table(design, LEVEL, [str(one) for one in range(values)], (), counts)
+    law = law_of(cells, LEVEL, design.laws[-1])
+
+    for windows in ([0], [1], [0, 1, 2]):
+        for size in sorted({1, values // 2 or 1, values - 1, values}):
+            opened = [outputs[window] for window in windows]
+            sums = {
+                "value": int(sum(sum(one[:size]) for one in opened)),
+                "all": int(sum(sum(one[:-1]) for one in opened)),
+                "total": int(sum(one[-1] for one in opened)),
+            }
+            found = adding.evaluate(
+                "([law, ...c]) => fleetcount.sumInterval(law, ...c)", [law, sums, size, len(windows), 1]
+            )
+            expected = total(table, Region.of(range(1, size + 1), windows))
+            assert (found["low"], found["high"]) == (expected.low, expected.high), (size, windows)
+            assert found["estimate"] == pytest.approx(expected.estimate)
 
 
 def test_sums_of_randomized_answers_and_laws_too_wide_are_refused(adding: Page) -> None:

@@ -12,6 +12,7 @@ from typing import Final
 import numpy as np
 from fleetcount_kernel.proofs import add_vectors, subtract_vectors
 from fleetcount_mechanisms.noise import NoiseLaw
+from fleetcount_mechanisms.noise_draws import draw_noise
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.vdaf.field import FIELD64
 from numpy.typing import NDArray
@@ -36,7 +37,7 @@ class SystemNoise:
 
     def draw(self, law: NoiseLaw, count: int) -> list[int]:
         """See `NoiseSource.draw`."""
-        return law.draw(self._source, count)
+        return draw_noise(law, self._source, count)
 
 
 def noised_share(total: Sequence[int], noise: Sequence[int]) -> bytes:

@@ -94,9 +94,11 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
     Raises:
         QuestionError: the sum is above the limit, which both are in the message, or the kind of release is not allowed.
     """
-    if new.loss.relation is Relation.ONE_SIDED and not limits.allow_one_sided:
+    relation = new.loss.relation
+    if relation.one_way and not limits.allow_one_sided:
+        hides = "none behind a value" if relation is Relation.ONE_SIDED_DOWN else "a value behind none"
         raise QuestionError(
-            "the release hides a value behind none only (one-sided); allowed only with [limits] allow_one_sided = true"
+            f"the release hides {hides} only ({relation.value}); allowed only with [limits] allow_one_sided = true"
         )
     if new.loss.epsilon is None:
         if not limits.allow_exact_release:
@@ -207,9 +209,24 @@ def check_period(new: PeriodCharge, others: Iterable[PeriodCharge], limits: Limi
     """
     budget = _budget(limits.period_epsilon, limits.total_delta)
     rest, added = list(others), new.timed(budget.orders)
+    _check_ways(new, rest, limits)
     for signal in new.signals:
         held = [loss for one in rest if signal in one.signals for loss in one.timed(budget.orders)]
         _check_period(signal, added, held, budget, limits)
+
+
+def _check_ways(new: PeriodCharge, others: Iterable[PeriodCharge], limits: Limits) -> None:
+    """Refuse a charge one way beside one the other way: losses add up over what all cover ([ADP] Theorem VIII.6)."""
+    way, period_s = new.design.charge_relation, limits.budget_period_s
+    for one in others:
+        other = one.design.charge_relation
+        if not (way.one_way and other.one_way and way is not other) or set(one.signals).isdisjoint(new.signals):
+            continue
+        if new.units[0].first < one.units[-1].last + period_s and one.units[0].first < new.units[-1].last + period_s:
+            raise QuestionError(
+                f"the release is {way.value}, and one on the same signal within {period_s} s is {other.value}, allowed:"
+                " one way; both together would promise nothing"
+            )
 
 
 def _check_period(

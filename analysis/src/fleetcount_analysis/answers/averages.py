@@ -37,7 +37,8 @@ from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import ArrayLike, NDArray
 
-from fleetcount_analysis.answers.half_widths import Coins, Parts, combined, half_width, width_with
+from fleetcount_analysis.answers.half_widths import Coins, combined, half_width, width_with
+from fleetcount_analysis.answers.noises import Parts
 from fleetcount_analysis.answers.tails import tail_of
 from fleetcount_analysis.answers.weighted_sums import values_join
 from fleetcount_analysis.errors import RangeError, ShapeError

@@ -7,7 +7,7 @@ level 1 - (1 - level)/m (Bonferroni), or level^(1/m) for independent counts, in 
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -15,11 +15,12 @@ from fleetcount_mechanisms.design import Design, Outputs
 from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.combinations import Answer, differing, joined_with_total
-from fleetcount_analysis.answers.ends import Joined, Sums, difference_ends, sum_ends
+from fleetcount_analysis.answers.ends import Joined, Sums, difference_ends, sum_ends, told_as
 from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.intervals import simultaneous_level
 
+Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 
 
@@ -119,7 +120,7 @@ def largest_changes(
     together = differing(table, frozenset({later}), frozenset({earlier}))
     estimates = table.estimates[row, columns] - table.estimates[before, columns]
     alike = joined_with_total(table, *([Region.of(columns[0] + 1, one)] for one in (later, earlier)))
-    joined = None if alike is None else Joined(estimates=estimates, parts=alike.parts)
+    joined = _like(table, alike, estimates)
     ends = difference_ends(table.design, pair[0], pair[1], together, level, joined=joined)
     found = _chosen(table, [(row, column) for column in columns], estimates.tolist(), ends)
     return sorted(found, key=lambda one: -abs(one.answer.estimate))[:number]
@@ -130,8 +131,14 @@ def _single(table: QuestionTable, places: Sequence[tuple[int, int]]) -> Sums:
     rows, columns = (np.array(part, dtype=np.int64) for part in zip(*places, strict=True))
     devices = table.devices[rows] if table.design.baseline_opened else None
     alike = joined_with_total(table, [Region.of(int(columns[0]) + 1, int(table.windows[rows[0]]))])
-    joined = None if alike is None else Joined(estimates=table.estimates[rows, columns], parts=alike.parts)
-    return Sums(values=table.raw[rows, columns], cells=1, windows=1, devices=devices, joined=joined)
+    joined = _like(table, alike, table.estimates[rows, columns])
+    told = told_as(table.design, ([column + 1] for column in columns.tolist()))
+    return Sums(values=table.raw[rows, columns], cells=1, windows=1, devices=devices, joined=joined, told_as=told)
+
+
+def _like(table: QuestionTable, alike: Joined | None, estimates: Floats) -> Joined | None:
+    """Return counts with these estimates and the noises of one that is like each; None where counts are not joined."""
+    return None if alike is None else replace(alike, estimates=estimates * float(table.design.channel[0]))
 
 
 def _chosen(

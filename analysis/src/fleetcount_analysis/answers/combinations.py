@@ -1,15 +1,15 @@
 """Sums over cells and windows, and differences, of a question's table, for regions fixed before the data were seen.
 
-Where the releases have a total of all cells, direct counts are joined with it: a sum of m of V cells then has m (1 -
-m/(V + 1)) times the noise of a cell if the total's is the same, and a sum of all cells hardly more noise than one cell.
-Sums of all sampled cells are read from the totals alone where these have less noise.
+Where the releases have a total of all cells, counts are joined with it: a sum of m of V cells then has m (1 -
+m/(V + t)) times the noise of a cell if the total has t times its variance, so that a sum of all cells has hardly more
+noise than the total.
 
 A region selected by its numbers must not be an argument: the interval of `total` or `difference` holds for one region.
 `totals_at_once` is for several regions of which one is selected later, `chosen` for single cells.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -17,7 +17,7 @@ import numpy as np
 from fleetcount_mechanisms.design import Design
 from numpy.typing import NDArray
 
-from fleetcount_analysis.answers.ends import Joined, Sums, difference_ends, estimates_of, sum_ends
+from fleetcount_analysis.answers.ends import Joined, Sums, difference_ends, estimates_of, sum_ends, told_as
 from fleetcount_analysis.answers.half_widths import combined
 from fleetcount_analysis.answers.levels import join_of, joins_total, one_level
 from fleetcount_analysis.answers.table import QuestionTable, Region
@@ -69,9 +69,9 @@ def total(table: QuestionTable, region: Region, *, seen_at_most: int | None = No
     if seen_at_most is not None and not 1 <= seen_at_most <= most:
         raise RangeError("seen_at_most", seen_at_most, f"1 to {most}, the windows of one unit of the coin")
     used = seen_at_most is not None and seen_at_most < most
-    design, sums = _asked(table, [region], seen_at_most or most)
+    sums = sums_of(table, [region], seen_at_most or most)
     assumes = f"no device is counted in more than {seen_at_most} windows of one unit" if used else ""
-    return _answer(table, design, sums, table.level, assumes=assumes)
+    return _answer(table, table.design, sums, table.level, assumes=assumes)
 
 
 def everybody(table: QuestionTable, windows: Iterable[int] | int) -> Answer:
@@ -87,8 +87,9 @@ def everybody(table: QuestionTable, windows: Iterable[int] | int) -> Answer:
         return total(table, everything)
     if not table.design.levels.total:
         raise RangeError("total", None, "one that was opened: categories of one device at once add up to more")
-    design, sums = _asked(table, [everything], alone=True)
-    return _answer(table, design, sums, table.level)
+    opened = int(table.outputs[table.rows(everything.windows), -1].sum())
+    sums = replace(sums_of(table, [everything]), values=np.array([opened]), cells=1)
+    return _answer(table, one_level(table.design, 1), sums, table.level)
 
 
 def difference(table: QuestionTable, later: Region, earlier: Region, *, stayed_at_least: int = 0) -> Answer:
@@ -107,8 +108,7 @@ def difference(table: QuestionTable, later: Region, earlier: Region, *, stayed_a
         raise RangeError("difference", f"cell {min(common[0])} of window {min(common[1])} in both", "no common count")
     if stayed_at_least:
         _check_stayed(table, later, earlier, stayed_at_least)
-    alone = all(_by_totals(table, one.cells) for one in (later, earlier))
-    (design, after), (_, before) = (_asked(table, [one], alone=alone) for one in (later, earlier))
+    design, (after, before) = table.design, (sums_of(table, [one]) for one in (later, earlier))
     joined = joined_with_total(table, [later], [earlier])
     low, high = difference_ends(
         design,
@@ -140,8 +140,8 @@ def totals_at_once(table: QuestionTable, regions: Sequence[Region]) -> list[Answ
         RangeError: no region; as `total`.
     """
     level = simultaneous_level(table.level, len(regions))
-    every = [_asked(table, [region]) for region in regions]
-    return [_answer(table, design, sums, level, together=len(regions)) for design, sums in every]
+    every = [sums_of(table, [region]) for region in regions]
+    return [_answer(table, table.design, sums, level, together=len(regions)) for sums in every]
 
 
 def window_totals(table: QuestionTable) -> tuple[Floats, Integers, Integers]:
@@ -153,7 +153,7 @@ def window_totals(table: QuestionTable) -> tuple[Floats, Integers, Integers]:
         RangeError: as `ends.sum_ends`.
     """
     everything, design = range(1, table.design.values + 1), table.design
-    if _by_totals(table, everything) or (design.levels.most > 1 and design.levels.total):
+    if design.levels.most > 1 and design.levels.total:
         design = one_level(design, 1)
         sums = Sums(values=table.outputs[:, -1], cells=1, windows=1)
     else:
@@ -181,6 +181,7 @@ def sums_in_windows(table: QuestionTable, cells: Iterable[int]) -> Sums:
         windows=1,
         devices=table.devices if table.design.baseline_opened else None,
         joined=joined,
+        told_as=told_as(table.design, [[column + 1 for column in columns]] * len(table.raw)),
     )
 
 
@@ -228,28 +229,6 @@ def _patterns(table: QuestionTable, added: Region, taken: Region | None) -> Iter
             yield windows, pattern
 
 
-def _by_totals(table: QuestionTable, cells: Collection[int]) -> bool:
-    """Return whether the totals of sampled counts say more of all cells than the cells do."""
-    design = table.design
-    if not design.levels.total or joins_total(design) or design.levels.most > 1 or len(cells) != design.values:
-        return False
-    return design.laws[-1].draw_variance < design.values * design.noise.draw_variance
-
-
-def _asked(
-    table: QuestionTable, regions: Sequence[Region], together: int | None = None, *, alone: bool | None = None
-) -> tuple[Design, Sums]:
-    """Return the sums of regions and the design by which they are read: that of the totals alone, or the table's.
-
-    `alone` says which, where it must be one for several sums.
-    """
-    sums = sums_of(table, regions, together)
-    if not (_by_totals(table, regions[0].cells) if alone is None else alone):
-        return table.design, sums
-    totals = [int(table.outputs[table.rows(one.windows), -1].sum()) for one in regions]
-    return one_level(table.design, 1), replace(sums, values=np.array(totals, dtype=np.int64), cells=1)
-
-
 def sums_of(table: QuestionTable, regions: Sequence[Region], together: int | None = None) -> Sums:
     """Return the sums of the opened numbers of regions of one form, for `ends`.
 
@@ -272,6 +251,7 @@ def sums_of(table: QuestionTable, regions: Sequence[Region], together: int | Non
         together=together or max(_together(table, one.windows) for one in regions),
         devices=np.array(devices, dtype=np.int64) if table.design.baseline_opened else None,
         joined=joined_with_total(table, regions),
+        told_as=told_as(table.design, [one.cells for one in regions]),
     )
 
 

@@ -11,8 +11,9 @@ It must not know a table: its arguments are sums of opened numbers. No other mod
   tests are made at that end, each stricter by the error spent (Berger and Boos 1994).
 
   That the widest law is enough, here and in the sum before, is measured at every corner and not proven.
-* Direct with a total: a sum joined with it is a combination of noises with weights (`Joined`), and its half width is
-  that of `half_widths.half_width`: never too narrow.
+* With a total: a sum joined with it holds the devices of its cells and a combination of noises with weights
+  (`Joined`), whoever is elsewhere. Of direct answers its half width is that of `half_widths.half_width`; of sampled
+  ones the tests are those above, by `tails.JoinedLaw`. Both are never too narrow.
 * Responses: a region of r cells is one value with P' = P + (r-1) Q and Q' = r Q (places), or r N bits (vectors);
   `response_tails` inverts it. Differences of responses combine two intervals: in the same windows each with half the
   error; in different windows, which are independent, both at the level, by the root of the sum of the squared distances
@@ -22,9 +23,10 @@ Source: docs/privacy.md 1.2 and 2.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Final, cast
+from typing import Final, TypeVar, cast
 
 import numpy as np
 import scipy
@@ -33,10 +35,10 @@ from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
 
-from fleetcount_analysis.answers.half_widths import Parts, half_width
+from fleetcount_analysis.answers.half_widths import half_width
 from fleetcount_analysis.answers.hierarchy import whole_ends
-from fleetcount_analysis.answers.noises import ScaledNoise, noise_total
-from fleetcount_analysis.answers.tails import SumLaw, first_true, tail_of
+from fleetcount_analysis.answers.noises import Parts, ScaledNoise, noise_total, variance_of
+from fleetcount_analysis.answers.tails import JoinedLaw, SumLaw, first_true, sampled_high, sampled_low, tail_of
 from fleetcount_analysis.channels import LARGEST_COUNT, AnySum
 from fleetcount_analysis.errors import RangeError, TooLargeError
 from fleetcount_analysis.intervals import channel_ends
@@ -45,6 +47,7 @@ from fleetcount_analysis.response_tails import ResponseChannel
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Ends = tuple[Integers, Integers]
+_Column = TypeVar("_Column", Floats, Integers)
 
 _TOTAL_ERROR: Final = 0.05
 """The fraction of each side's error for the upper end of n + n'."""
@@ -55,7 +58,10 @@ _MOST_TERMS: Final = 1 << 22
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Joined:
-    """The least-squares `estimates` of R sums, float64 (R,), and the combination of noises that is in each of them."""
+    """The least-squares `estimates` of R sums, of who is in the sample, and the combination of noises in each of them.
+
+    `estimates` are float64 (R,).
+    """
 
     estimates: Floats
     parts: Parts
@@ -63,7 +69,7 @@ class Joined:
     @property
     def variance(self) -> float:
         """The variance of the noise in each sum."""
-        return sum(often * weight**2 * law.variance for weight, often, law in self.parts)
+        return variance_of(self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -72,7 +78,8 @@ class Sums:
 
     `devices` are the sums of the noised numbers of devices of those windows if the design opens them, else None. No
     device is counted in more than `together` windows of one unit of the coin. `joined` has their estimates and noises
-    where a total was opened beside the cells.
+    where a total was opened beside the cells. `told_as` says as which cell those of each region are told, where not all
+    are told alike (`Design.told_as`).
     """
 
     values: Integers
@@ -81,6 +88,7 @@ class Sums:
     together: int = 1
     devices: Integers | None = None
     joined: Joined | None = None
+    told_as: Integers | None = None
 
     @property
     def terms(self) -> int:
@@ -88,11 +96,47 @@ class Sums:
         return self.cells * self.windows
 
 
+def told_as(design: Design, regions: Iterable[Iterable[int]]) -> Integers | None:
+    """Return as which cell the cells of every region are told, None where all of a design are told alike.
+
+    Raises:
+        RangeError: cells of a region that are told in different ways: each has an error of its own kind.
+    """
+    if len(set(design.told_as)) == 1:
+        return None
+    found = [{design.told_as[cell - 1] for cell in cells} for cells in regions]
+    for ways in found:
+        if len(ways) > 1:
+            raise RangeError("cells of a sum", f"{len(ways)} ways to be told", "cells that are protected alike")
+    return np.array([min(ways) for ways in found], dtype=np.int64)
+
+
+def _apart(design: Design, sums: Sums, read: Callable[[Design, Sums], tuple[_Column, ...]]) -> tuple[_Column, ...]:
+    """Return what `read` says of sums whose cells are told alike, put together for all."""
+    if sums.told_as is None:
+        return read(design, sums)
+    ways, place = np.unique(sums.told_as, return_inverse=True)
+    parts = [place == way for way in range(ways.size)]
+    columns = [
+        read(
+            design.all_told_as(cell),
+            replace(sums, values=sums.values[part], devices=cast("Integers", sums.devices)[part], told_as=None),
+        )
+        for cell, part in zip(ways.tolist(), parts, strict=True)
+    ]
+    order = np.argsort(np.concatenate([np.flatnonzero(part) for part in parts]))
+    return tuple(np.concatenate(one)[order] for one in zip(*columns, strict=True))
+
+
 def estimates_of(design: Design, sums: Sums) -> Floats:
     """Return the unbiased estimates of the sums of true counts, float64 (R,); a device counts once for each window."""
-    if sums.joined is not None:
-        return sums.joined.estimates
+    return _apart(design, sums, lambda one, some: (_estimates(one, some),))[0]
+
+
+def _estimates(design: Design, sums: Sums) -> Floats:
     hit, miss = (float(chance) for chance in design.channel)
+    if sums.joined is not None:
+        return sums.joined.estimates / hit
     mean = design.aggregators * sums.terms * design.noise.mean
     devices = np.zeros(sums.values.shape) if sums.devices is None else sums.cells * miss * sums.devices
     return np.asarray((sums.values - mean - devices) / (hit - miss), dtype=np.float64)
@@ -105,9 +149,14 @@ def sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
         RangeError: an output beyond 10^12 in size, or a level outside (0, 1 - 2e-10].
         TooLargeError: noises so wide that the exact tails do not fit into memory.
     """
+    low, high = _apart(design, sums, lambda one, some: _sum_ends(one, some, level))
+    return low, high
+
+
+def _sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
     tail = tail_of(level)
     _check_size(sums.values)
-    if sums.joined is not None:
+    if sums.joined is not None and design.channel[0] == 1:
         low, high = whole_ends(sums.joined.estimates, half_width(sums.joined.parts, level))
     elif isinstance(design.noise, OneSidedNoise):
         low, high = _one_sided(design.noise, sums.values, design.aggregators * sums.terms, 2 * tail)
@@ -118,8 +167,8 @@ def sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
         reach = noise_total(design.noise, design.aggregators * sums.terms).central_reach(tail)
         low, high = sums.values - reach, sums.values + reach
     else:
-        low = _sampled_low(design, sums, tail)
-        high = _sampled_high(design, sums, tail)
+        law, values = _sampled(design, sums)
+        low, high = sampled_low(law, values, tail), sampled_high(law, values, tail)
     return np.maximum(low, 0), np.maximum(high, 0)
 
 
@@ -146,7 +195,7 @@ def difference_ends(
     tail, values = tail_of(level), later.values - earlier.values
     for one in (later, earlier):
         _check_size(one.values)
-    if joined is not None:
+    if joined is not None and design.channel[0] == 1:
         return whole_ends(joined.estimates, half_width(joined.parts, level))
     if design.outputs is not Outputs.CELLS:
         return _response_difference(design, (later, earlier), level, apart=apart)
@@ -159,11 +208,14 @@ def difference_ends(
     both = Sums(
         values=later.values + earlier.values, cells=1, windows=later.terms + earlier.terms, together=together[1]
     )
-    most = _sampled_high(design, both, _TOTAL_ERROR * tail)
+    most = sampled_high(*_sampled(design, both), _TOTAL_ERROR * tail)
     step = together[0]
     devices = -(-np.maximum(most - 2 * stayed, 0) // step)
-    law = SumLaw(steps=(step, -step), sampling_rate=design.channel[0], noise=noise)
-    return _difference_search(law, values, devices, step, tail * (1 - _TOTAL_ERROR))
+    steps, rate, left = (step, -step), design.channel[0], tail * (1 - _TOTAL_ERROR)
+    if joined is not None:
+        law = JoinedLaw(steps=steps, sampling_rate=rate, parts=joined.parts)
+        return _difference_search(law, joined.estimates, devices, step, left)
+    return _difference_search(SumLaw(steps=steps, sampling_rate=rate, noise=noise), values, devices, step, left)
 
 
 def _response_difference(design: Design, pair: tuple[Sums, Sums], level: Fraction, *, apart: bool) -> Ends:
@@ -178,6 +230,11 @@ def _response_difference(design: Design, pair: tuple[Sums, Sums], level: Fractio
 
 
 def _distances(design: Design, sums: Sums, level: Fraction, tail: float) -> tuple[Floats, Floats, Floats]:
+    found = _apart(design, sums, lambda one, some: _distances_alike(one, some, level, tail))
+    return found[0], found[1], found[2]
+
+
+def _distances_alike(design: Design, sums: Sums, level: Fraction, tail: float) -> tuple[Floats, Floats, Floats]:
     """Return the estimates and the distances from them to the lower and the upper end, at least z standard errors.
 
     The least is needed because an end truncated at 0 or at all devices is closer than the estimate's error.
@@ -192,46 +249,32 @@ def _distances(design: Design, sums: Sums, level: Fraction, tail: float) -> tupl
     return estimates, np.maximum(estimates - low, least), np.maximum(high - estimates, least)
 
 
-def _difference_search(law: SumLaw, values: Integers, devices: Integers, step: int, tail: float) -> Ends:
-    """Return the ends of the values step * d that pass both tests with `devices` devices in total, at least |d|."""
-    (values, devices), place = np.unique(np.stack([values, devices]), axis=1, return_inverse=True)
+def _difference_search(
+    law: SumLaw | JoinedLaw, sums: Integers | Floats, most: Integers, step: int, tail: float
+) -> Ends:
+    """Return the ends of the values step * d that pass both tests with `most` devices in total, at least |d|."""
+    (values, held), place = np.unique(np.stack([sums, most]), axis=1, return_inverse=True)
+    devices = held.astype(np.int64)
 
     def counts(d: Integers, rows: Integers) -> Integers:
         total = np.maximum(devices[rows], np.abs(d))
         total = total + (total + d) % 2
         return np.stack([(total + d) // 2, (total - d) // 2], axis=1)
 
-    guess, start = _guess(law, values, step), np.full(values.shape, -4 * LARGEST_COUNT)
+    guess = np.rint(values / (step * float(law.sampling_rate))).astype(np.int64)
+    start = np.full(values.shape, -4 * LARGEST_COUNT)
     low = first_true(lambda d, r: law.upper_tail(counts(d, r), values[r]) > tail, guess, start)
     past = first_true(lambda d, r: law.lower_tail(counts(d, r), values[r]) <= tail, guess, start)
     return ((low - 1) * step + 1)[place], ((past - 1) * step + (step - 1))[place]
 
 
-def _sampled_low(design: Design, sums: Sums, tail: float) -> Integers:
-    """Return the smallest sum that passes the upper test: of ceil(sum / together) devices that stay all the time."""
-    law, values, place = _sampled(design, sums)
-    guess, start = _guess(law, values, sums.together), np.zeros(values.shape, dtype=np.int64)
-    first = first_true(lambda n, r: law.upper_tail(n[:, None], values[r]) > tail, guess, start)
-    return ((first - 1) * sums.together + 1)[place]
-
-
-def _sampled_high(design: Design, sums: Sums, tail: float) -> Integers:
-    """Return the largest sum that passes the lower test, of floor(sum / together) devices; 0 if no sum passes."""
-    law, values, place = _sampled(design, sums)
-    guess, start = _guess(law, values, sums.together), np.zeros(values.shape, dtype=np.int64)
-    past = first_true(lambda n, r: law.lower_tail(n[:, None], values[r]) <= tail, guess, start)
-    return np.maximum((past - 1) * sums.together + (sums.together - 1), 0)[place]
-
-
-def _sampled(design: Design, sums: Sums) -> tuple[SumLaw, Integers, Integers]:
-    """Return the widest law of the sums, their distinct values, and the index of each sum among these."""
+def _sampled(design: Design, sums: Sums) -> tuple[SumLaw | JoinedLaw, Integers | Floats]:
+    """Return the widest law of the sums, and the sums themselves."""
+    steps, rate = (sums.together,), design.channel[0]
+    if sums.joined is not None:
+        return JoinedLaw(steps=steps, sampling_rate=rate, parts=sums.joined.parts), sums.joined.estimates
     noise = noise_total(design.noise, design.aggregators * sums.terms)
-    values, place = np.unique(sums.values, return_inverse=True)
-    return SumLaw(steps=(sums.together,), sampling_rate=design.channel[0], noise=noise), values, place
-
-
-def _guess(law: SumLaw, values: Integers, step: int) -> Integers:
-    return np.rint(values / (step * float(law.sampling_rate))).astype(np.int64)
+    return SumLaw(steps=steps, sampling_rate=rate, noise=noise), sums.values
 
 
 def _one_sided(noise: OneSidedNoise, values: Integers, terms: int, error: float) -> Ends:

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.chosen import window_ends
 from fleetcount_analysis.answers.combinations import window_totals
-from fleetcount_analysis.answers.levels import joins_total
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.answers.readings import readable
 from fleetcount_analysis.answers.table import ANY_OF_SEVERAL, QuestionTable
@@ -126,10 +125,8 @@ def _margins_of(design: Design) -> list[dict[str, Any]]:
 def _total_of(design: Design) -> dict[str, Any]:
     if design.levels.most > 1:
         used = f"{ANY_OF_SEVERAL}: read alone; the cells add up to what was told, which is no number of vehicles"
-    elif joins_total(design):
-        used = "cells and sums are joined with it"
     else:
-        used = "read alone, or from the cells if these say more"
+        used = "cells and sums are joined with it"
     return {"noise": {"law": design.laws[-1].name} | _parameters(design.laws[-1]), "used": used}
 
 

@@ -30,7 +30,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fleetcount_analysis.answers.noises import NoiseTotal
+from fleetcount_analysis.answers.noises import NoiseTotal, Parts, variance_of
 from fleetcount_analysis.answers.tails import tail_of
 from fleetcount_analysis.errors import ShapeError
 
@@ -82,10 +82,6 @@ class Coins:
         log = math.log(2 / error)
         tail = self.largest * log / 3
         return tail + math.sqrt(tail**2 + 2 * self.variance * log)
-
-
-Parts = tuple[tuple[float, int, NoiseTotal], ...]
-"""A combination of independent noises as (weight, multiplicity, law); the sign of a weight changes no symmetric law."""
 
 
 def combined(terms: Sequence[tuple[Sequence[Floats], int]], laws: Sequence[NoiseTotal]) -> Parts:
@@ -166,8 +162,7 @@ class _SmoothLaw:
     """The law of E + G + N as waves, N a normal of `variance` or nothing, the deviation of G at least `blur`."""
 
     def __init__(self, parts: Parts, variance: float, blur: float = 0.0) -> None:
-        noise = sum(often * weight**2 * law.variance for weight, often, law in parts)
-        self.spread = math.sqrt(noise + variance)
+        self.spread = math.sqrt(variance_of(parts) + variance)
         self.blur = max(self.spread / 100, 1e-3, blur)
         self.far = _FAR * self.spread + max(weight * law.reach_of(_FAR) for weight, _, law in parts)
         odd = np.arange(1, math.ceil(9 / self.blur * 4 * self.far / (2 * math.pi)), 2, dtype=np.float64)
@@ -195,4 +190,18 @@ class _SmoothLaw:
             middle = (low + high) / 2
             inside = float(self.waves @ np.sin(self.angles * middle))
             low, high = (low, middle) if inside >= wanted else (middle, high)
-        return high + self.blur * -float(scipy.special.ndtri(error * _BLUR_ERROR / 2)) + 1e-9
+        return high + self.blur * _past(error) + 1e-9
+
+
+def _past(error: float) -> float:
+    """Return how many deviations of G the smoothing of a law costs."""
+    return -float(scipy.special.ndtri(error * _BLUR_ERROR / 2))
+
+
+def blur_past(level: Fraction) -> float:
+    """Return how many deviations of G a half width at this level has for the smoothing; for who computes it elsewhere.
+
+    Raises:
+        RangeError: a level outside (0, 1 - 2e-10].
+    """
+    return _past(2 * tail_of(level))

@@ -30,10 +30,9 @@ from fleetcount_mechanisms.noise import NoiseLaw
 from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis.answers.half_widths import combined, half_width
-from fleetcount_analysis.answers.noises import NoiseTotal, noise_total
-from fleetcount_analysis.answers.tails import tail_of
+from fleetcount_analysis.answers.noises import NoiseTotal, Parts, noise_total
+from fleetcount_analysis.answers.tails import JoinedLaw, sampled_high, sampled_low, tail_of
 from fleetcount_analysis.errors import RangeError, ShapeError
-from fleetcount_analysis.intervals import sampling_intervals
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -152,8 +151,8 @@ def consistent(
 ) -> ConsistentCounts:
     """Return the consistent counts of one report: `counts[l]` are the opened numbers of level l, `noise[l]` its law.
 
-    Intervals come from the exact law of the combination of noises in each estimate. With sampling half of the error is
-    for that law and half for the binomial: never too narrow, up to 1.6 times as wide.
+    Intervals come from the exact law of the combination of noises in each estimate, with sampling of that and the
+    binomial together (`tails.JoinedLaw`): never too narrow.
 
     Raises:
         ShapeError: not one number for each cell, or not one law for each level.
@@ -174,15 +173,11 @@ def consistent(
     if any(law.is_zero for law in laws):
         raise RangeError("law of noise", "none", "noise on every level")
     estimates, variances = Join(pyramid, laws).down(opened)
-    sure = level if sampling_rate == 1 else (1 + level) / 2
-    low: list[Integers] = []
-    high: list[Integers] = []
-    for reach, one in zip(_reaches(pyramid, tuple(laws), sure), estimates, strict=True):
-        for side, ends in zip((low, high), whole_ends(one, reach), strict=True):
-            side.append(np.maximum(ends, 0))
-        if sampling_rate < 1:
-            low[-1] = _of_sample(low[-1], sampling_rate, sure, 0)
-            high[-1] = _of_sample(high[-1], sampling_rate, sure, 1)
+    low, high = [np.zeros(one.shape, dtype=np.int64) for one in estimates], [one.astype(np.int64) for one in estimates]
+    for number, found in enumerate(estimates):
+        for parts, cells in _alike(pyramid, tuple(laws), number):
+            ends = ends_of(found[cells], parts, level, sampling_rate)
+            low[number][cells], high[number][cells] = (np.maximum(one, 0) for one in ends)
     rate = float(sampling_rate)
     tossed = [np.maximum(one, 0) * (1 - rate) for one in estimates]
     return ConsistentCounts(
@@ -201,20 +196,27 @@ def whole_ends(estimates: Floats, reach: Floats | float) -> tuple[Integers, Inte
     return low.astype(np.int64), high.astype(np.int64)
 
 
-@lru_cache(maxsize=16)
-def _reaches(pyramid: Pyramid, laws: tuple[NoiseTotal, ...], level: Fraction) -> tuple[Floats, ...]:
-    """Return the half width of every cell of every level; it depends on the laws only, so it is cached."""
-    join = Join(pyramid, laws)
-    return tuple(
-        np.array([half_width(combined([(join.weights(number, _one(size, i)), 1)], laws), level) for i in range(size)])
-        for number, size in enumerate(pyramid.sizes)
-    )
+def ends_of(estimates: Floats, parts: Parts, level: Fraction, rate: Fraction) -> tuple[Integers, Integers]:
+    """Return the ends of counts, float64 (n,) of who is in the sample, in which the same noises are.
+
+    Raises:
+        RangeError: a level outside (0, 1 - 2e-10].
+    """
+    if rate == 1:
+        return whole_ends(estimates, half_width(parts, level))
+    law, tail = JoinedLaw(steps=(1,), sampling_rate=rate, parts=parts), tail_of(level)
+    return sampled_low(law, estimates, tail), sampled_high(law, estimates, tail)
 
 
-def _of_sample(sampled: Integers, rate: Fraction, level: Fraction, end: int) -> Integers:
-    """Return the lower (0) or upper (1) ends of the counts of which `sampled` devices are in the sample."""
-    ends = sampling_intervals(sampled.tolist(), rate, None, 1, level)
-    return np.array([one[end] for one in ends], dtype=np.int64)
+@lru_cache(maxsize=64)
+def _alike(pyramid: Pyramid, laws: tuple[NoiseTotal, ...], number: int) -> tuple[tuple[Parts, Integers], ...]:
+    """Return the noises in the counts of a level, and which cells have them; it depends on the laws only."""
+    join, found = Join(pyramid, laws), dict[Parts, list[int]]()
+    size = pyramid.sizes[number]
+    for cell in range(size):
+        parts = combined([(join.weights(number, _one(size, cell)), 1)], laws)
+        found.setdefault(parts, []).append(cell)
+    return tuple((parts, np.array(cells)) for parts, cells in found.items())
 
 
 class _Passes:

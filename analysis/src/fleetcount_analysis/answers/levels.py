@@ -83,13 +83,11 @@ def table_numbers(design: Design, opened: Sequence[int], zoom: int) -> tuple[int
 
 
 def joins_total(design: Design) -> bool:
-    """Return whether the counts of a table are joined with a total or margins: of direct counts, exact least squares.
+    """Return whether the counts of a table are joined with a total or margins, by least squares.
 
-    Of sampled counts the total is read by itself: by `one_level` where its noise is less than that of the cells' sum.
-    Of sets it counts the devices that have any value, which is no sum of the cells.
+    Of sets the total counts the devices that have any value, which is no sum of the cells.
     """
-    joined = design.levels.total or bool(design.levels.margins)
-    return joined and design.channel[0] == 1 and design.levels.most == 1
+    return (design.levels.total or bool(design.levels.margins)) and design.levels.most == 1
 
 
 def counted(levels: Levels, of_each: Sequence[_T]) -> tuple[_T, ...]:

@@ -50,6 +50,15 @@ class NoiseTotal(Protocol):
         ...
 
 
+Parts = tuple[tuple[float, int, NoiseTotal], ...]
+"""A combination of independent noises as (weight, multiplicity, law); the sign of a weight changes no symmetric law."""
+
+
+def variance_of(parts: Parts) -> float:
+    """Return the variance of a combination."""
+    return sum(often * weight**2 * law.variance for weight, often, law in parts)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledNoise:
     """`factor` (1 or more) times a draw of `noise`, such as the noise of a number of devices that counts r times."""

@@ -64,5 +64,7 @@ def fleet_ends(
 def _channel(design: Design, one_in: int) -> tuple[float, float]:
     if not design.device_randomizes or one_in < 2:
         raise RangeError("design and one_in", (design.name, one_in), "a randomized response, one window in 2 or more")
+    if len(set(design.told_as)) > 1:
+        raise RangeError("design", "values that are told in different ways", "design.all_told_as(cell), for its cell")
     hit, miss = design.channel
     return float(hit), float(miss)

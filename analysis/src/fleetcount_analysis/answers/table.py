@@ -14,8 +14,8 @@ import numpy as np
 from fleetcount_mechanisms.design import Design, Outputs
 from numpy.typing import NDArray
 
-from fleetcount_analysis.answers.half_widths import combined, half_width
-from fleetcount_analysis.answers.hierarchy import whole_ends
+from fleetcount_analysis.answers.half_widths import combined
+from fleetcount_analysis.answers.hierarchy import ends_of
 from fleetcount_analysis.answers.levels import join_of, joins_total, level_numbers, one_level
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.reading import read
@@ -75,8 +75,8 @@ class QuestionTable:
 
     Of a square grid `width` is its number of columns: its cells are numbered row by row from the corner; else None. Of
     a question for several signals `parts` has for each the name of its value in every cell; else nothing.
-    A `design` with margins or a total has those of each window behind the numbers of its cells; direct counts are
-    joined with them.
+    A `design` with margins or a total has those of each window behind the numbers of its cells, which are joined with
+    them.
     `windows`, `opens` and `units` have shape (W,), ascending in the index; `outputs` are the opened numbers, (W,
     outputs); `estimates`, `low` and `high` are in devices, (W, V), each interval separately at `level`. `statement` has
     a sentence for each adversary, `missing` the reason of each missing window.
@@ -231,9 +231,10 @@ def _read(design: Design, outputs: Integers, level: Fraction) -> tuple[Floats, I
     # All cells beside margins and a total are alike, so the first one's width is that of every one.
     first = np.zeros(design.values)
     first[0] = 1
-    weights = join.weights(design.levels.count - 1, first)
-    low, high = whole_ends(estimates, half_width(combined([(weights, 1)], laws), level))
-    return estimates, np.maximum(low, 0), np.maximum(high, 0)
+    parts = combined([(join.weights(design.levels.count - 1, first), 1)], laws)
+    ends = ends_of(estimates.ravel(), parts, level, design.channel[0])
+    low, high = (np.maximum(one, 0).reshape(estimates.shape) for one in ends)
+    return estimates / float(design.channel[0]), low, high
 
 
 def _check_windows(counts: Sequence[WindowCounts], missing: Mapping[int, str]) -> None:

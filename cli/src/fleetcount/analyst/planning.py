@@ -4,11 +4,11 @@ It must not ask a device. Numbers are exact: a float stands for the decimal that
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
 from math import isqrt
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import scipy
@@ -18,23 +18,26 @@ from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, answer
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design, Outputs
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
-from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, Side, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
 from fleetcount_mechanisms.planning import (
+    AIMS,
     MEAN_OF,
     Plan,
     default_sampling_rate,
     mean_sd,
     plan_question,
+    shares_for_aim,
     spread_for_mean,
     spread_for_quantiles,
 )
+from fleetcount_mechanisms.responses import Flips
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
 
 from fleetcount.analyst.tables import Row, Statement, Table, Tabular, axes_for, html_table, statement_of
-from fleetcount.command.options import EPSILON, LEVEL, SAMPLING_RATE, SHARE, ExactNumber, parse_number
+from fleetcount.command.options import EPSILON, LEVEL, SAMPLING_RATE, SHARE, WEIGHT, ExactNumber, parse_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,6 +48,8 @@ NOISES: Final = ("geometric", "gaussian")
 SHOWN: Final = ("mean", "quantiles")
 """What a direct number is read for."""
 _POINTS: Final = 60
+ANY_GAUSSIAN: Final = GaussianNoise(Fraction(100))
+"""Noise by which shares are chosen or said: what is best of Gaussian noise does not depend on how much there is."""
 _ONE_SIDED: Final = "one-sided"
 """No way to answer but a law of noise: what is published of truths errs to one side."""
 
@@ -69,6 +74,9 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     show: str | None = None,
     total: bool = True,
     at_once: int = 1,
+    flips: Sequence[str] = (),
+    direction: str | None = None,
+    aim: str | Mapping[str, Exact] | None = None,
 ) -> "PlannedCount":
     """Return what a count of `values` cells or categories among so many devices will give at an epsilon of a release.
 
@@ -77,8 +85,11 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     many or the sides of their squares, with the `shares` of the budget that they have; with `in_order` the values are
     bins, and a zoom has so many of them together; `show` "mean" or "quantiles" is what a direct number at so many
     points is read for; `at_once` is how many values a device has at once in a direct answer at most, and the total then
-    how many have any; `total` false leaves out the total that direct answers have for nothing and samples under
-    Gaussian noise for next to nothing.
+    how many have any; `flips` say of an asymmetric answer which way the bits are wrong, "up", "down" or "both", one for
+    all values or one for each, and `direction` of one-sided noise whether it lies "up" or "down"; `total` false leaves
+    out the total that direct answers have for nothing and samples under Gaussian noise for next to nothing.
+    `aim` chooses the shares of zooms: "cell", "block" or "total", or weights of them, {"block": 2, "cell": 1}; the
+    shares are then `PlannedCount.shares`.
 
     Raises:
         UsageError, MechanismError: a value outside its range, named with the range.
@@ -88,34 +99,38 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
             raise UsageError(f"{name} is {str(value)[:40]!r}, allowed: a whole number from 1 to {most}")
     if noise not in NOISES:
         raise UsageError(f"noise is {noise!r}, allowed: {' or '.join(NOISES)}{did_you_mean(noise, NOISES)}")
+    target = exactly("epsilon", epsilon, EPSILON)
     answer = answer_law(
         mechanism,
         values,
         None if sampling_rate is None else exactly("sampling_rate", sampling_rate, SAMPLING_RATE),
         None if epsilon_local is None else exactly("epsilon_local", epsilon_local, EPSILON),
         at_once,
+        flips,
     )
-    if at_once != 1 and (zooms is not None or show is not None):
-        raise UsageError(f"at_once is {at_once}, allowed without zooms and show: a set has cells and a total alone")
-    law = noise_law(mechanism, noise)
-    parts = None if shares is None else [exactly("shares", one, SHARE) for one in shares]
-    asked = (
-        asked_zooms(values, zooms, parts, in_order=in_order)
-        if show is None
-        else shown_levels(
-            show, values, mechanism, law, alone=zooms is None and parts is None and total and not in_order
-        )
-    )
+    law, parts = noise_law(mechanism, noise), None if shares is None else [exactly("shares", x, SHARE) for x in shares]
+    asked = AskedLevels(zooms=zooms, shares=parts, in_order=in_order, total=total, show=show, aims=aims_of(aim))
+    spread = asked.spread(answer, mechanism, law, target)
     planned = plan_question(
-        devices,
-        answer,
-        exactly("epsilon", epsilon, EPSILON),
-        aggregators,
-        noise=law,
-        level=exactly("level", level, LEVEL),
-        spread=opened_levels(answer, law, asked, total=total),
+        devices, answer, target, aggregators, noise=law, level=exactly("level", level, LEVEL), spread=spread
     )
-    return PlannedCount(plan=planned)
+    return PlannedCount(plan=facing(planned, direction))
+
+
+def facing(planned: Plan, direction: str | None) -> Plan:
+    """Return a plan of one-sided counts with their noise in a direction, "up" where none is given.
+
+    Raises:
+        UsageError: a direction of other counts, or another one.
+    """
+    if direction is None:
+        return planned
+    laws, known = planned.design.laws, ("up", "down")
+    if direction not in known or not all(isinstance(one, OneSidedNoise) for one in laws):
+        allowed = f"{' or '.join(known)}, of one-sided counts"
+        raise UsageError(f"direction is {str(direction)[:40]!r} of {planned.design.name} answers, allowed: {allowed}")
+    cells, *coarser = (replace(cast("OneSidedNoise", one), direction=cast("Side", direction)) for one in laws)
+    return replace(planned, design=replace(planned.design, noise=cells, coarser=tuple(coarser)))
 
 
 def exactly(name: str, value: Exact, kind: ExactNumber) -> Fraction:
@@ -148,6 +163,11 @@ class PlannedCount(Tabular):
     def mean_standard_errors(self) -> dict[int, float]:
         """The standard error of the mean of so many numbers in a range of 1; empty where no weighted sum is opened."""
         return mean_errors(self.plan.design)
+
+    @property
+    def shares(self) -> tuple[Fraction, ...]:
+        """The part of the budget of every zoom, the cells first; empty without zooms."""
+        return shares_of(self.plan.design)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -207,40 +227,112 @@ class PlannedCount(Tabular):
 # What the command and the function share.
 
 
-def asked_zooms(
-    values: int,
-    zooms: int | Sequence[int] | None,
-    shares: Sequence[Fraction] | None = None,
-    *,
-    in_order: bool = False,
-) -> Spread | None:
-    """Return the zooms of values `in_order`, or of a grid of squares that is as wide as high; None without zooms.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedLevels:
+    """What a plan is to open beside the cells: zooms with their parts of the budget or an aim, a total, or a mean.
 
     `zooms` are how many, each twice the side of the one before, or the sides of the squares, the cells' being 1, or how
-    many values are together; `shares` the parts of the budget, equal ones without.
+    many values are together; `shares` the parts of the budget, equal ones without; `aims` weights by which the shares
+    are chosen (`shares_for_aim`).
+    """
+
+    zooms: int | Sequence[int] | None = None
+    shares: Sequence[Fraction] | None = None
+    in_order: bool = False
+    total: bool = True
+    show: str | None = None
+    aims: Mapping[str, Fraction] | None = None
+
+    def spread(self, answer: AnswerLaw, mechanism: str, law: type[PlannedNoise], epsilon: Fraction) -> Spread:
+        """Return the levels that a release opens: the cells, what is asked for, a total where it costs nothing.
+
+        Raises:
+            UsageError: as `zoomed` and `shown_levels`, or zooms or a mean of sets.
+            MechanismError: no noise of one zoom reaches epsilon.
+        """
+        most, plain = most_of(answer), self.zooms is None and self.shares is None and not self.in_order
+        if most > 1 and (self.zooms is not None or self.show is not None):
+            raise UsageError(f"at_once is {most}, allowed without zooms and show: a set has cells and a total alone")
+        if self.show is not None:
+            alone = plain and self.total and self.aims is None
+            asked: Spread | None = shown_levels(self.show, answer.values, mechanism, law, alone=alone)
+        else:
+            asked = self.zoomed(answer.values, law, None if self.aims is None else _whole(answer, law, epsilon))
+        cells = Spread(levels=Levels(answer.values, most=most)) if asked is None else asked
+        return cells.with_total_for(answer, law) if self.total else cells
+
+    def zoomed(self, values: int, law: type[PlannedNoise], whole: NoiseLaw | None = None) -> Spread | None:
+        """Return the zooms of values in order, or of a grid of squares that is as wide as high; None without zooms.
+
+        `whole` is the noise of one zoom alone, by which shares are chosen for an aim.
+
+        Raises:
+            UsageError: fewer than 2 or more than allowed, values that are no square number, shares, an aim or an order
+                without zooms, shares beside an aim, ones that are not one a zoom, or not 1 together, or an aim of
+                one-sided counts.
+        """
+        if self.zooms is None:
+            for given, what in ((self.shares, "shares are"), (self.aims, "an aim is")):
+                if given is not None:
+                    raise UsageError(f"{what} given, allowed with zooms")
+            if self.in_order:
+                raise UsageError("the values are said to be in order, allowed with zooms")
+            return None
+        sides = neighbouring_sides(max(1, self.zooms)) if isinstance(self.zooms, int) else tuple(self.zooms)
+        if not 2 <= len(sides) <= MAX_ZOOMS:
+            raise UsageError(f"zooms is {self.zooms}, allowed: 2 to {MAX_ZOOMS}")
+        side, shares = isqrt(values), self.shares
+        if not self.in_order and side * side != values:
+            raise UsageError(
+                f"values is {values}, allowed with zooms: a square number, a grid as wide as high; or values in order"
+            )
+        if shares is not None and (len(shares) != len(sides) or min(shares) <= 0 or sum(shares) != 1):
+            said = ", ".join(map(str, shares))
+            raise UsageError(f"shares are {said}, allowed: one above 0 for each of {len(sides)} zooms, 1 together")
+        levels = Levels(values, (values, 1) if self.in_order else (side, side), sides)
+        if self.aims is not None:
+            if shares is not None or law is OneSidedNoise:
+                wrong = "beside shares" if shares is not None else "of one-sided counts, which are read zoom by zoom"
+                raise UsageError(f"an aim is given {wrong}, allowed: without shares, under noise with two sides")
+            shares = shares_for_aim(levels, self.aims, whole or ANY_GAUSSIAN, total=self.total)
+        return Spread.of_shares(levels, shares or ())
+
+
+def _whole(answer: AnswerLaw, law: type[PlannedNoise], epsilon: Fraction) -> NoiseLaw:
+    """Return noise of a level that had all of the budget; shares of Gaussian noise are the same for any."""
+    return noise_for(answer, epsilon, law) if law is TwoSidedNoise else ANY_GAUSSIAN
+
+
+def aims_of(aim: str | Mapping[str, Exact] | None) -> dict[str, Fraction] | None:
+    """Return the weight of every number that is aimed at, from "block", "block=2,cell=1" or a mapping.
 
     Raises:
-        UsageError: fewer than 2 or more than allowed, values that are no square number, shares or an order without
-            zooms, shares that are not one a zoom, or not 1 together.
+        UsageError: an unknown word, one twice, or a weight that is not above 0 and at most 10^6.
     """
-    if zooms is None:
-        if shares is not None:
-            raise UsageError("shares are given, allowed with zooms")
-        if in_order:
-            raise UsageError("the values are said to be in order, allowed with zooms")
+    if aim is None:
         return None
-    sides = neighbouring_sides(max(1, zooms)) if isinstance(zooms, int) else tuple(zooms)
-    if not 2 <= len(sides) <= MAX_ZOOMS:
-        raise UsageError(f"zooms is {zooms}, allowed: 2 to {MAX_ZOOMS}")
-    side = isqrt(values)
-    if not in_order and side * side != values:
-        raise UsageError(
-            f"values is {values}, allowed with zooms: a square number, a grid as wide as high; or values in order"
-        )
-    if shares is not None and (len(shares) != len(sides) or min(shares) <= 0 or sum(shares) != 1):
-        said = ", ".join(map(str, shares))
-        raise UsageError(f"shares are {said}, allowed: one above 0 for each of {len(sides)} zooms, 1 together")
-    return Spread.of_shares(Levels(values, (values, 1) if in_order else (side, side), sides), shares or ())
+    given = [tuple(one.split("=", 1)) for one in aim.split(",")] if isinstance(aim, str) else list(aim.items())
+    found: dict[str, Fraction] = {}
+    for name, *weight in given:
+        word = str(name).strip()
+        if word not in AIMS or word in found:
+            meant = ", given twice" if word in found else did_you_mean(word, AIMS)
+            raise UsageError(
+                f"aim is {word[:40]!r}, allowed: {', '.join(AIMS)}, each once, with a weight or without:"
+                f" block=2,cell=1{meant}"
+            )
+        found[word] = exactly(f"aim {word}", weight[0], WEIGHT) if weight else Fraction(1)
+    if not found:
+        raise UsageError(f"aim is empty, allowed: {', '.join(AIMS)}")
+    return found
+
+
+def shares_of(design: Design) -> tuple[Fraction, ...]:
+    """Return the part of the budget of every zoom of a design, the cells first; empty of one zoom."""
+    # What a level costs of the budget: 1/s under Gaussian noise, its epsilon under geometric.
+    laws = design.laws[: len(design.levels.sides)]
+    prices = [1 / law.variance if isinstance(law, GaussianNoise) else law.epsilon or Fraction(0) for law in laws]
+    return tuple(price / sum(prices) for price in prices) if len(laws) > 1 else ()
 
 
 def shown_levels(show: str, values: int, mechanism: str, law: type[PlannedNoise], *, alone: bool) -> Spread:
@@ -256,7 +348,9 @@ def shown_levels(show: str, values: int, mechanism: str, law: type[PlannedNoise]
     if values == 1:
         raise UsageError(f"show is {show!r} of 1 value, allowed: 2 points or more")
     if not alone:
-        raise UsageError(f"show is {show!r}, which opens levels of its own; allowed without zooms, shares and no total")
+        raise UsageError(
+            f"show is {show!r}, which opens levels of its own; allowed without zooms, shares, an aim and no total"
+        )
     return spread_for_mean(values, law) if show == "mean" else spread_for_quantiles(values)
 
 
@@ -265,10 +359,10 @@ def mean_errors(design: Design) -> dict[int, float]:
     return {devices: mean_sd(design, devices) for devices in MEAN_OF} if design.levels.weighted else {}
 
 
-def opened_levels(answer: AnswerLaw, law: type[NoiseLaw], zooms: Spread | None, *, total: bool) -> Spread:
-    """Return the levels that a release opens: the cells, the zooms asked for, and a total where it costs nothing."""
-    cells = Spread(levels=Levels(answer.values, most=most_of(answer))) if zooms is None else zooms
-    return cells.with_total_for(answer, law) if total else cells
+def shares_text(levels: Levels, shares: Sequence[Fraction]) -> str:
+    """Return zooms and shares as keys of a question file's [release], exact ones."""
+    parts = ", ".join(f'"{float(one):g}"' if Fraction(f"{float(one):g}") == one else f'"{one}"' for one in shares)
+    return f"zooms = {list(levels.sides)}, shares = [{parts}]"
 
 
 def noise_law(mechanism: str, noise: str) -> type[PlannedNoise]:
@@ -290,6 +384,7 @@ def answer_law(
     sampling_rate: Fraction | None,
     epsilon_local: Fraction | None,
     at_once: int = 1,
+    flips: Sequence[str] | None = None,
 ) -> AnswerLaw:
     """Return the law of an answer, its sampling rate by the number of values where none is given.
 
@@ -308,18 +403,27 @@ def answer_law(
             if given is not None:
                 raise UsageError(f"{name} is given, allowed: of answers that are sampled or randomized")
         return Truth(values, at_once)
-    return _law_named(mechanism, values, sampling_rate, epsilon_local)
+    named = {one.name.lower(): one for one in Flips}
+    if wrong := [one for one in flips or () if one not in named]:
+        raise UsageError(f"flips are {str(wrong[0])[:40]!r}, allowed: {', '.join(named)}")
+    ways = [named[one] for one in flips or ()]
+    return _law_named(mechanism, values, sampling_rate, epsilon_local, ways * values if len(ways) == 1 else ways)
 
 
 def _law_named(
-    mechanism: str, values: int, sampling_rate: Fraction | None, epsilon_local: Fraction | None
+    mechanism: str,
+    values: int,
+    sampling_rate: Fraction | None,
+    epsilon_local: Fraction | None,
+    flips: Sequence[Flips],
 ) -> AnswerLaw:
     if mechanism == "sampling":
         rate = default_sampling_rate(values) if sampling_rate is None else sampling_rate
-        return answer_named(mechanism, values, epsilon_local=epsilon_local, parameters={"sampling_rate": rate})
+        given = {"sampling_rate": rate}
+        return answer_named(mechanism, values, epsilon_local=epsilon_local, parameters=given, flips=flips)
     given = {} if sampling_rate is None else {"sampling_rate": sampling_rate}
     name = "direct" if mechanism == _ONE_SIDED else mechanism
-    return answer_named(name, values, epsilon_local=epsilon_local, parameters=given)
+    return answer_named(name, values, epsilon_local=epsilon_local, parameters=given, flips=flips)
 
 
 def plan_rows(planned: Plan, counts: Sequence[int]) -> list[tuple[int, float, int, int]]:
@@ -328,17 +432,25 @@ def plan_rows(planned: Plan, counts: Sequence[int]) -> list[tuple[int, float, in
     The expected number is rounded to the nearest whole; counts in devices.
     """
     reading = read(planned.design, [_expected(planned, count) for count in counts], planned.level)
-    ends = zip(reading.low[:, 0].tolist(), reading.high[:, 0].tolist(), strict=True)
+    cell = _told_least(planned.design)
+    ends = zip(reading.low[:, cell].tolist(), reading.high[:, cell].tolist(), strict=True)
     return [(count, planned.sd(count), low, high) for count, (low, high) in zip(counts, ends, strict=True)]
 
 
+def _told_least(design: Design) -> int:
+    """Return the place of a cell whose answers tell least, from 0."""
+    return design.channels.index(design.channel)
+
+
 def _expected(planned: Plan, count: int) -> list[int]:
-    """Return the opened numbers to expect when `count` devices have value 1 and no device another value."""
+    """Return the opened numbers to expect when `count` devices have the value told least and no device another."""
     design, (hit, miss) = planned.design, planned.design.channel
     cell = round(hit * count + miss * (planned.devices - count) + Fraction(design.aggregators * design.noise.mean))
     # Behind the cells of sets stands how many devices have any.
     holders = [cell] * (design.summed_count - design.values - design.baseline_opened)
-    opened = design.opened_sums([cell, *([0] * (design.values - 1)), *holders])
+    cells = [0] * design.values
+    cells[_told_least(design)] = cell
+    opened = design.opened_sums([*cells, *holders])
     if not design.baseline_opened:
         return opened
     # Output 0 brings the sum of all outputs to the number of devices; the participation bit's count is that number.

@@ -202,6 +202,8 @@ SAMPLING_RATE: Final = ExactNumber(
 """A sampling rate: strictly between 0 and 1/2."""
 SHARE: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_included=False))
 """A part of a budget: above 0, at most 1."""
+WEIGHT: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(10**6), low_included=False))
+"""How much one aim counts beside others: above 0, at most 10^6."""
 LEVEL: Final = ExactNumber(NumberRange(low=Fraction(1, 2), high=Fraction(999_999, 1_000_000)))
 """The level of an interval."""
 POSTERIOR: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_included=False, high_included=False))

@@ -16,6 +16,8 @@ import click
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_mechanisms.accounting.solving import sd_of_cell
 from fleetcount_mechanisms.planning import MEAN_OF, mean_sd
+from fleetcount_mechanisms.responses import AsymmetricVector
+from fleetcount_mechanisms.statement import hidden_words
 from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
@@ -134,6 +136,8 @@ def _reading_lines(made: Question) -> Generator[str]:
             f"a vehicle is counted where all of its {len(domain.parts)} signals have a value; one that is missing,"
             " private or outside its values makes the answer none of them"
         )
+    if isinstance(made.mechanism, AsymmetricVector):
+        yield f"hidden in each answer: {hidden_words(made.mechanism, lambda value: repr(domain.label(value)))}"
     for part in made.parts:
         if isinstance(bins := part.domain, Bins) and not bins.open_above:
             highest = f"{decimal_text(bins.edges[-1])} {bins.unit}".rstrip()

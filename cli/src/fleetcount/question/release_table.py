@@ -13,7 +13,7 @@ from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, kind_of
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.losses import STATED_DELTA
-from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
 from fleetcount_mechanisms.planning import spread_for_mean, spread_for_quantiles
 from fleetcount_protocol.errors import QuestionError
@@ -122,7 +122,9 @@ class ReleaseTable:
     of the budget of each zoom, equal ones without it. `show` says what a direct number is asked for: "mean", by default
     without zooms, opens the weighted sum, with 31/32 of the budget (`shares` of the cells and of it); "quantiles" opens
     zooms of halves, each with .7 of the share of the one before. `margins` opens those of a cross with noise of their
-    own, by default of direct answers: `shares` then has the part of the cells and of each margin.
+    own, by default of direct answers: `shares` then has the part of the cells and of each margin. `direction` says on
+    which side one-sided noise lies: "up", by default, so that a count is never too small and "safe" never wrong, or
+    "down", so that it is never too large and "danger" never wrong.
     """
 
     kind: str | None = setting(Table.choice, tuple(kind.label for kind in _STRENGTHS), default=None)
@@ -139,6 +141,7 @@ class ReleaseTable:
     shares: tuple[Fraction, ...] = setting(_shares, default=())
     show: str | None = setting(Table.choice, _SHOWN, default=None)
     margins: bool | None = setting(Table.boolean, default=None)
+    direction: str | None = setting(Table.choice, ("up", "down"), default=None)
 
 
 def read_promise(
@@ -168,6 +171,10 @@ def read_promise(
     if _with_total(table, domain, asked, answer, kind, unit):
         spread = spread.with_total_for(answer, _LAWS[kind], unit)
     _check_given(table, kind, epsilon)
+    if asked.direction is not None and kind is not ReleaseKind.ONE_SIDED:
+        raise table.wrong(
+            "direction", f"is {asked.direction!r} of {kind.label} noise, allowed: with kind = 'one-sided'"
+        )
     wanted = (shape.levels == 1 if asked.followed is None else asked.followed) if followed is None else followed
     held = periods if wanted else None
     target = asked.epsilon if epsilon is None else epsilon
@@ -192,6 +199,7 @@ def read_promise(
         noise_variance=noise.variance if isinstance(noise, GaussianNoise) else None,
         level=asked.level,
         thresholds=asked.thresholds,
+        direction=cast("Side", asked.direction or "up"),
         coarser=coarser_levels(spread.levels, spread.coarser(noise)),
     )
     return release, asked.delta

@@ -15,8 +15,10 @@ from typing import Final, cast
 
 from fleetcount_client.policy import DEFAULT_PERIOD_S
 from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, kind_of_law
-from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.errors import MechanismError, did_you_mean
 from fleetcount_mechanisms.planning import default_sampling_rate
+from fleetcount_mechanisms.protection import flips_protecting
+from fleetcount_mechanisms.responses import Flips
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import Digest
@@ -125,6 +127,7 @@ _SECTIONS: Final = ("question", "domain", "drill_down", "schedule", "mechanism",
 _UPLOAD_STYLES: Final = ("two_instalments", "one_envelope")
 _MOST_BITS: Final = MAX_VALUES.bit_length() - 1
 """A step of one more bit would have 4,096 candidates; the limit is 4,095."""
+_NONE: Final = "none"
 _TEXT: Final = r"[^\0-\x1f]{1,200}"
 _SHARE: Final = Range("(0, 1]")
 _LOCAL_EPSILON: Final = Range("(0, 10]")
@@ -249,7 +252,7 @@ def _question(
     if most_of(domain) > 1 and mode is not Mode.DIRECT:
         known = "1 outside direct mode; a vector response takes any number of them without it"
         raise root.section("domain", None).refuse("at_once", known)
-    mechanism = _mechanism(root, mode, domain.values)
+    mechanism = _mechanism(root, mode, domain)
     levels = 1 if walk is None else len(walk.levels)
     two_rounds = mode is Mode.SAMPLING and style is UploadStyle.TWO_INSTALMENTS
     coin = Coin[table.choice("coin", tuple(one.name.lower() for one in Coin), "window").upper()]
@@ -315,24 +318,51 @@ def _domain_and_walk(root: Table, table: Table) -> tuple[ValueDomain, DrillDown 
 # How.
 
 
-def _mechanism(root: Table, mode: Mode, values: int) -> AnswerLaw | None:
+def _mechanism(root: Table, mode: Mode, domain: ValueDomain) -> AnswerLaw | None:
     """Return the answer law that [mechanism] describes, None in direct mode."""
     if mode is Mode.DIRECT:
         root.section("mechanism", ())
         return None
     if mode is Mode.SAMPLING:
-        return _die(root, values)
+        return _die(root, domain.values)
     kinds = {kind.name: kind for kind in map(kind_of_law, MECHANISM_NUMBERS) if kind.form in MODE_FORMS[mode]}
     kind = kinds[root.section("mechanism", None).choice("kind", tuple(kinds))]
-    table = root.section("mechanism", ("kind", "epsilon_local", *kind.parameters))
+    table = root.section("mechanism", ("kind", "epsilon_local", *kind.parameters, *["protects"] * kind.flips))
     if table.has("epsilon_local") == table.has(kind.own):
         raise table.refuse("epsilon_local", f"exactly one of epsilon_local (of one answer alone) and {kind.own}")
     return answer_named(
         kind.name,
-        values,
+        domain.values,
+        flips=_flips(table, domain) if kind.flips else (),
         epsilon_local=table.number("epsilon_local", _LOCAL_EPSILON) if table.has("epsilon_local") else None,
         parameters={name: table.number(name, _SHARE) for name in kind.parameters if table.has(name)},
     )
+
+
+def _flips(table: Table, domain: ValueDomain) -> tuple[Flips, ...]:
+    """Return which way the bit of each value may be wrong, by the labels that `protects` sets against others."""
+    asked, places = table.raw("protects"), {domain.label(value): value for value in range(1, domain.values + 1)}
+    if _NONE in places:
+        raise table.wrong("protects", f"is of values one of which is {_NONE!r}, allowed: other names")
+    rows = cast("dict[str, object]", asked) if isinstance(asked, dict) else {}
+    if not rows or not all(isinstance(others, list) and others for others in rows.values()):
+        raise table.refuse("protects", 'values each with those that hide it: {infected = ["healthy", "none"]}')
+    places[_NONE] = 0
+    read: dict[int, list[int]] = {}
+    for one, others in rows.items():
+        for label in (one, *cast("list[object]", others)):
+            if label not in places:
+                hint = did_you_mean(label, places)
+                raise table.wrong("protects", f"names {shown(label)}, which is no value of the domain{hint}")
+        read[places[one]] = [places[str(other)] for other in cast("list[object]", others)]
+
+    def named(value: int) -> str:
+        return repr(domain.label(value)) if value else _NONE
+
+    flips: tuple[Flips, ...] = table.naming(
+        lambda: flips_protecting(domain.values, read, named), "protects", MechanismError
+    )
+    return flips
 
 
 def _die(root: Table, values: int) -> SamplingDie:

@@ -75,16 +75,17 @@ def remap(release: Path, prior: Path, loss: str, output: Path | None, as_json: b
     costs = read_loss(loss, len(weights) - 1)
     record, signatures = record_from_json(read_text(release))
     verify_record_signatures(record, signatures)
-    found = remap_of(record, weights, costs)
+    found = remaps_of(record, weights, costs)
     rows = _rows(record, found)
+    expected = sum(one.expected_loss for one in found) / len(found)
     if output is not None:
         write_file(output, _csv(rows).encode())
     told = [dict(zip(_COLUMNS, _numbers(row), strict=True)) for row in rows]
-    lines = [*_lines(record, found, rows), *([] if output is None else [f"wrote {output}"])]
+    lines = [*_lines(record, expected, rows), *([] if output is None else [f"wrote {output}"])]
     result = {
         "question": record.window.name,
         "level": str(record.level),
-        "expected_loss": found.expected_loss,
+        "expected_loss": expected,
         "cells": told,
     }
     show(result, lines, as_json=as_json)
@@ -142,8 +143,8 @@ def read_loss(name: str, largest_count: int) -> Loss:
     return np.array(matrix, dtype=np.float64)
 
 
-def remap_of(record: ReleaseRecord, prior: Sequence[float], loss: Loss) -> Remap:
-    """Return the best answers to every released number of a cell, from its own number and the law of its noise.
+def remaps_of(record: ReleaseRecord, prior: Sequence[float], loss: Loss) -> list[Remap]:
+    """Return for each cell the best answers to every number that it may have, from the law of its noise.
 
     Numbers of larger cells and totals are not used: what one believes of a cell says nothing of them. Where devices
     randomize, the number of devices is the one that the release says.
@@ -152,14 +153,20 @@ def remap_of(record: ReleaseRecord, prior: Sequence[float], loss: Loss) -> Remap
         RangeError: devices randomize, and the prior goes beyond their number.
         TooLargeError: the channel is too large for the prior's largest count.
     """
+    told_as = record.window.design.told_as
+    found = {cell: _remap_of(record, prior, loss, cell) for cell in set(told_as)}
+    return [found[cell] for cell in told_as]
+
+
+def _remap_of(record: ReleaseRecord, prior: Sequence[float], loss: Loss, cell: int) -> Remap:
     design = record.window.design
     if isinstance(design.noise, OneSidedNoise):
         return one_sided_remap(prior, loss, design.noise, design.aggregators)
-    size = noise_size(design.noise)
+    size, channel = noise_size(design.noise), design.channels[cell - 1]
     if record.baseline_raw is None:
-        return sampling_remap(prior, loss, design.channel[0], size, design.aggregators)
-    others = sum(cell.raw for cell in cells_of(record)) if design.outputs is Outputs.ALL else 0
-    return response_remap(prior, loss, design.channel, record.baseline_raw + others, size, design.aggregators)
+        return sampling_remap(prior, loss, channel[0], size, design.aggregators)
+    others = sum(one.raw for one in cells_of(record)) if design.outputs is Outputs.ALL else 0
+    return response_remap(prior, loss, channel, record.baseline_raw + others, size, design.aggregators)
 
 
 def cells_of(record: ReleaseRecord) -> tuple[Cell, ...]:
@@ -167,11 +174,11 @@ def cells_of(record: ReleaseRecord) -> tuple[Cell, ...]:
     return record.cells[: record.window.values]
 
 
-def _rows(record: ReleaseRecord, found: Remap) -> list[tuple[str, str, str, str, str]]:
+def _rows(record: ReleaseRecord, found: Sequence[Remap]) -> list[tuple[str, str, str, str, str]]:
     cells = cells_of(record)
-    answers = found.read([cell.raw for cell in cells])
+    answers = [int(remap.read([cell.raw])[0]) for remap, cell in zip(found, cells, strict=True)]
     return [
-        (cell.label, str(int(answer)), decimal_text(cell.estimate, 2), str(cell.low), str(cell.high))
+        (cell.label, str(answer), decimal_text(cell.estimate, 2), str(cell.low), str(cell.high))
         for cell, answer in zip(cells, answers, strict=True)
     ]
 
@@ -185,7 +192,7 @@ def _csv(rows: Sequence[tuple[str, str, str, str, str]]) -> str:
     return csv_table(_COLUMNS, rows)
 
 
-def _lines(record: ReleaseRecord, found: Remap, rows: Sequence[tuple[str, str, str, str, str]]) -> list[str]:
+def _lines(record: ReleaseRecord, expected: float, rows: Sequence[tuple[str, str, str, str, str]]) -> list[str]:
     level = f"{float(record.level * 100):g} % interval"
     shown = rows[:_MOST_ROWS]
     table = [(row[0], row[1], row[2], f"{row[3]} to {row[4]}") for row in shown]
@@ -200,7 +207,7 @@ def _lines(record: ReleaseRecord, found: Remap, rows: Sequence[tuple[str, str, s
     if len(rows) > len(shown):
         lines.append(f"... and {len(rows) - len(shown)} more cells (--output writes all)")
     lines.append("")
-    lines.append(f"Expected loss of these answers under your prior: {found.expected_loss:.6g} a cell.")
+    lines.append(f"Expected loss of these answers under your prior: {expected:.6g} a cell.")
     return lines
 
 

@@ -48,10 +48,10 @@ _BROKERS = {"mosquitto": "mosquitto", "embedded": "amqtt; with mosquitto install
 @click.option("--aggregators", type=Count(2, 5), default=2, show_default=True, help="How many, 2 to 5.")
 @click.option(
     "--transport",
-    type=OneOf(["grpc", "mqtt", "both"]),
+    type=OneOf(["grpc", "mqtt", "both", "relay"]),
     default="both",
     show_default=True,
-    help="gRPC with mutual TLS, MQTT, or half the fleet over each.",
+    help="gRPC with mutual TLS, MQTT, half the fleet over each, or gRPC through a relay.",
 )
 @click.option(
     "--connections",
@@ -163,7 +163,7 @@ async def _asked(
     if task is not None:
         # SIGTERM ends the children in order, as Ctrl-C does.
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    scenario, broker = question.scenario, "" if options.transport == "grpc" else "auto"
+    scenario, broker = question.scenario, "auto" if options.transport in {"mqtt", "both"} else ""
     plan = faultless_plan(scenario.domain, scenario.readings, question.walk)
     try:
         with progress_for() as progress:
@@ -178,7 +178,12 @@ async def _asked(
                 listener=None if teller is None else teller.happened,
             )
             async with running(
-                directory, options.aggregators, deployment="demo", broker=broker, operators=OPERATORS
+                directory,
+                options.aggregators,
+                deployment="demo",
+                broker=broker,
+                relay=options.transport == "relay",
+                operators=OPERATORS,
             ) as parties:
                 return await ask_question(parties, ask, plan, directory)
     except asyncio.CancelledError:

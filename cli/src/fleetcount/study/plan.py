@@ -14,7 +14,7 @@ import click
 from fleetcount_analysis.answers import joined_errors, smallest_refused
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
-from fleetcount_mechanisms.planned_noise import Spread
+from fleetcount_mechanisms.noise import GaussianNoise
 from fleetcount_mechanisms.planning import Plan, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
 from fleetcount_protocol.errors import UsageError
@@ -22,15 +22,17 @@ from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount.analyst.planning import (
     SHOWN,
+    AskedLevels,
+    aims_of,
     answer_law,
-    asked_zooms,
+    facing,
     half_widths,
     mean_errors,
     noise_law,
-    opened_levels,
     plan_rows,
     round_counts,
-    shown_levels,
+    shares_of,
+    shares_text,
     title_of,
     values_text,
 )
@@ -57,6 +59,7 @@ _MOST_DEVICES: Final = 10**9
 _MOST_VALUES: Final = 4095
 _COLUMNS: Final = ("true count", "standard error", "low", "high", "width", "width in %")
 _NOISES: Final = ("geometric", "gaussian")
+_FLIPS: Final = ("up", "down", "both")
 _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 
 
@@ -86,9 +89,12 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--zooms", type=Several(Count(1, 128)), help="Count a grid of V squares at so many zooms, or sides: 1,8.")
 @click.option("--in-order", is_flag=True, help="With --zooms: the values are bins; zooms have 2, 4, ... together.")
 @click.option("--shares", type=Several(SHARE), help="With --zooms: their parts of the budget, like 0.83,0.17.")
+@click.option("--aim", metavar="AIM", help="With --zooms: choose the shares for cell, block or total: block=2,cell=1.")
 @click.option("--show", type=OneOf(SHOWN), help="Of a direct number asked at V points: what is read.")
 @click.option("--cross", type=Several(Count(2, _MOST_VALUES)), help="The values are a table of signals, like 16,4.")
 @click.option("--at-once", type=Count(1, _MOST_VALUES), help="Direct: how many values a device has at once at most.")
+@click.option("--direction", type=OneOf(_FLIPS[:2]), help="One-sided: no count too small, or none too large.")
+@click.option("--flips", type=Several(OneOf(_FLIPS)), help="Asymmetric: up, down or both, for all or each.")
 @click.option("--no-total", is_flag=True, help="Open no total of all cells, which costs a cell little or nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
@@ -128,6 +134,11 @@ def plan(  # one parameter an option, passed by name
     --shares 0.83,0.17 the first has most of the budget. With --in-order the values are bins of a number, and 2, 4, ...
     neighbours together are released beside them.
 
+    --aim chooses the shares, as a question file takes them: those with which a cell, a block (a square of the largest
+    zoom) or the total errs the least, or with weights, block=2,cell=1, the sum of these times the squared errors. All
+    shares in hundredths are compared, of five zooms and more in steps of 1/50 to 1/20. A total beside the zooms needs
+    no share: it has what they leave.
+
     Direct answers to two values or more have the total of all cells beside them, with noise of its own that costs a
     cell nothing, and sampled ones under Gaussian noise and a coin a window have one that costs little; that a device
     is there at all is then protected like its value, no better. --no-total leaves it out.
@@ -148,67 +159,75 @@ def plan(  # one parameter an option, passed by name
         check_output_directory(output)
     question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat", "alone")}
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
-    zooms, shares, in_order, no_total = (others.pop(name) for name in ("zooms", "shares", "in_order", "no_total"))
-    shown, cross = others.pop("show"), others.pop("cross")
-    if cross and (zooms or in_order or shown or question["windows"] is not None or steps is not None):
-        raise UsageError(
-            "--cross is about one release, allowed: without --zooms, --show, --in-order, --windows, --levels"
-        )
-    at_once = others.pop("at_once") or 1
-    if at_once > 1 and (zooms or in_order or shown or cross or question["windows"] is not None or steps is not None):
-        raise UsageError(
-            "--at-once is about one release of cells and their total, allowed: without --zooms, --in-order, --show,"
-            " --cross, --windows, --levels"
-        )
-    zoomed = None if cross else shares
-    spread = asked_zooms(values, zooms[0] if zooms and len(zooms) == 1 else zooms, zoomed, in_order=in_order)
-    if steps is not None and question["windows"] is None:
-        question["windows"] = len(steps)
-    if refused := _not_together(question, steps, spread, output, others["largest_posterior"], shown):
+    cross, at_once, limit = others.pop("cross"), others.pop("at_once") or 1, others.pop("largest_posterior")
+    asked = _asked_levels(others)
+    if refused := _not_together(question, steps, asked, cross, at_once, output, limit):
         raise UsageError(refused)
-    if question["windows"] is not None:
-        of_all: dict[str, Any] = {
-            "aggregators": aggregators,
-            "level": level,
-            "spread": spread,
-            "total": not no_total,
-            **question,
-        }
-        asked = PlannedQuestion(devices=devices, values=values, epsilon=epsilon, **of_all)
-        compare_ways(asked, output, as_json=as_json) if steps is None else plan_walks(asked, steps, as_json=as_json)
+    if steps is not None or question["windows"] is not None:
+        if others["flips"] or others["direction"]:
+            raise UsageError("--flips and --direction are about one release, allowed: without --windows, --levels")
+        spread = asked.zoomed(values, GaussianNoise)
+        of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "spread": spread, "total": asked.total}
+        question["windows"] = question["windows"] or len(steps or ())
+        whole = PlannedQuestion(devices=devices, values=values, epsilon=epsilon, **of_all, **question)
+        compare_ways(whole, output, as_json=as_json) if steps is None else plan_walks(whole, steps, as_json=as_json)
         return
-    mechanism, noise, limit = (others.pop(name) for name in ("mechanism", "noise", "largest_posterior"))
+    mechanism, noise, direction = (others.pop(name) for name in ("mechanism", "noise", "direction"))
     law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others, at_once=at_once)
-    if shown is not None:
-        alone = not (zooms or shares or in_order or no_total)
-        spread = shown_levels(shown, values, mechanism, law, alone=alone)
-    spread = cross_spread(values, cross, shares, mechanism, law) if cross else spread
-    opened = opened_levels(answer, law, spread, total=not no_total)
-    planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=opened)
+    if cross:
+        margins = cross_spread(values, cross, asked.shares, mechanism, law)
+        spread = margins.with_total_for(answer, law) if asked.total else margins
+    else:
+        spread = asked.spread(answer, mechanism, law, epsilon)
+    planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=spread)
+    planned = facing(planned, direction)
     _show(planned, epsilon, limit, output, explain=explain, as_json=as_json)
+
+
+def _asked_levels(others: dict[str, Any]) -> AskedLevels:
+    """Take out of the options those that say what is opened beside the cells."""
+    zooms, shares, in_order, show, aim = (others.pop(one) for one in ("zooms", "shares", "in_order", "show", "aim"))
+    return AskedLevels(
+        zooms=zooms[0] if zooms and len(zooms) == 1 else zooms,
+        shares=shares,
+        in_order=in_order,
+        total=not others.pop("no_total"),
+        show=show,
+        aims=aims_of(aim),
+    )
 
 
 def _not_together(
     question: Mapping[str, Any],
     steps: Sequence[int] | None,
-    spread: Spread | None,
+    asked: AskedLevels,
+    cross: Sequence[int] | None,
+    at_once: int,
     output: Path | None,
     largest_posterior: Fraction | None,
-    shown: str | None,
 ) -> str:
     """Return why options that were given do not go with each other, or nothing."""
-    if steps is not None and (output is not None or question["threat"] is not None):
-        return "--levels goes with neither --output nor --threat"
-    if spread is not None and (steps is not None or largest_posterior is not None):
-        return "--zooms goes with neither --levels nor --largest-posterior"
-    if question["windows"] is not None and (shown is not None or largest_posterior is not None):
-        option = "--largest-posterior" if shown is None else "--show"
-        return f"{option} is about one record, allowed: without --windows"
-    if question["alone"] and (question["windows"] is None or steps is not None):
-        return "--alone is given, allowed with --windows and without --levels: a drill-down is planned alone"
-    if question["windows"] is None and question["threat"] is not None:
-        return f"--threat is {question['threat']!r}, allowed with --windows: how often the question is asked"
-    return ""
+    zoomed, windows, walks = asked.zooms is not None, question["windows"] is not None, steps is not None
+    other = zoomed or asked.in_order or asked.show or asked.aims or windows or walks
+    shown = "--largest-posterior" if asked.show is None else "--show"
+    alone = "allowed: without --zooms, --in-order, --show, --aim, --windows, --levels"
+    threat, limited = question["threat"], largest_posterior is not None
+    reasons = (
+        (cross and other, f"--cross is about one release, {alone}"),
+        (at_once > 1 and (cross or other), f"--at-once is about one release of cells and total, {alone}, --cross"),
+        (walks and (output is not None or threat is not None), "--levels goes with neither --output nor --threat"),
+        (zoomed and (walks or limited), "--zooms goes with neither --levels nor --largest-posterior"),
+        ((windows or walks) and (asked.show or limited), f"{shown} is about one record, allowed: without --windows"),
+        (
+            question["alone"] and (not windows or walks),
+            "--alone is given, allowed with --windows and without --levels: a drill-down is planned alone",
+        ),
+        (
+            not windows and threat is not None,
+            f"--threat is {threat!r}, allowed with --windows: how often the question is asked",
+        ),
+    )
+    return next((why for holds, why in reasons if holds), "")
 
 
 def _show(  # how it is shown, by name
@@ -315,7 +334,7 @@ def _record(planned: Plan) -> dict[str, Any]:
         "devices": planned.devices,
         "values": design.values,
         **({"at_once": design.levels.most} if design.levels.most > 1 else {}),
-        **({} if len(design.levels.sides) == 1 else {"zooms": len(design.levels.sides)}),
+        **({"zooms": len(shares), "shares": list(map(str, shares))} if (shares := shares_of(design)) else {}),
         "total_standard_error": total_sd(planned),
         **({"mean_standard_errors": errors} if (errors := mean_errors(design)) else {}),
         **cross_errors(design),
@@ -384,4 +403,4 @@ def _zoom_lines(planned: Plan, epsilon: Fraction) -> list[str]:
         released = own * math.sqrt(law.draw_variance / design.noise.draw_variance)
         added = alone * math.sqrt(levels.values / size)
         lines.append(f"  {levels.larger(side)}, {size:,} of them: {released:,.1f}, {shown}, {added:,.1f}")
-    return [*lines, ""]
+    return [*lines, f"In a question file: {shares_text(levels, shares_of(design))}", ""]

@@ -35,6 +35,7 @@ from fleetcount_protocol.question.question import ONE_ANSWER_PERIOD_S
 from fleetcount_protocol.window.domain import PLACE_BITS
 from fleetcount_protocol.window.window import report_bytes
 
+from fleetcount.analyst.planning import ANY_GAUSSIAN, shares_of, shares_text
 from fleetcount.command.base import one_line, show
 from fleetcount.command.options import staged_directory
 
@@ -123,21 +124,21 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
     def line(parts: Sequence[str]) -> str:
         return "| " + " | ".join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True)) + " |"
 
-    said = (
-        ""
-        if asked.spread is None
-        else f"Counts are of any of {len(asked.spread.levels.sides)} zooms in one report; epsilon is of all."
-    )
+    said = []
+    if asked.spread is not None:
+        levels, shares = asked.spread.levels, shares_of(asked.spread.design(Truth(asked.values), ANY_GAUSSIAN))
+        said = [f"Counts are of any of {len(levels.sides)} zooms in one report; epsilon is of all."]
+        said += [f"In a question file: {shares_text(levels, shares)}"]
     body = [line(_HEAD), line(marks), *(line(parts) for parts in table[1:])]
     return [
         f"{windows:,} window{'s' if windows > 1 else ''}, {promise} for all answers of a device together, against",
         "everyone but all operators together. sd: error of one cell of one window, true count 0, 100 or 1,000;",
-        "total: that of all cells together where nobody is in one, by a number of its own if opened, with which direct",
-        "cells are read too, else added up;",
+        "total: that of all cells together where nobody is in one, by a number of its own if opened, with which cells",
+        "are read too, else added up;",
         f"seen from: the smallest count told apart from 0 ({float(asked.level * 100):g} % each way); bytes: the shares",
         "that a device sends for one answer.",
         *_followed_words(asked),
-        *([] if asked.spread is None else [said]),
+        *said,
         "",
         *body,
         *_zoom_lines(rows),
@@ -190,14 +191,12 @@ def _printed(row: Compared, windows: int) -> tuple[str, ...]:
 
 
 def cell_sd(plan: Plan, count: int) -> float:
-    """Return the error of a cell of so many devices, joined with larger cells and the total of direct answers.
-
-    Counts of a sample are not joined: their error is of who is in it.
-    """
-    design = plan.design
-    if design.levels.count > 1 and design.rounds == 1:
-        return joined_errors(design)[0]
-    return plan.sd(min(count, plan.devices))
+    """Return the error of a cell of so many devices, joined with larger cells and the total where answers have them."""
+    design, error = plan.design, plan.sd(min(count, plan.devices))
+    if design.levels.count == 1 or design.device_randomizes:
+        return error
+    # Who is in the sample is not known better by joining.
+    return math.sqrt(joined_errors(design)[0] ** 2 + error**2 - plan.sd(0) ** 2)
 
 
 def _zoom_lines(rows: Sequence[Compared]) -> list[str]:
@@ -205,7 +204,7 @@ def _zoom_lines(rows: Sequence[Compared]) -> list[str]:
     lines = []
     for row in rows:
         levels = row.plan.design.levels
-        if len(levels.sides) > 1 and row.plan.design.rounds == 1:
+        if len(levels.sides) > 1:
             each = zip(levels.sides[1:], joined_errors(row.plan.design)[1:], strict=False)
             lines.append(f"{row.name}, " + ", ".join(f"{levels.larger(side)}: {sd:,.1f}" for side, sd in each))
     return ["", "Larger cells, sd at 0 in counts that add up:", *lines] if lines else []
@@ -215,15 +214,15 @@ def total_sd(plan: Plan) -> float | None:
     """Return the error of the sum of all cells where none holds a device; None of one value, and of responses.
 
     Of sets it is that of the number of vehicles with any, None where that is not opened. Joined with the cells where
-    direct answers have a total of its own, which sampled ones are read by alone; the sum of
-    the cells else. A response's sum of all cells is not what it is asked for: how many answer is known better.
+    there is a total, the sum of the cells else. A response's sum of all cells is not what it is asked for: how many
+    answer is known better.
     """
     design = plan.design
     if design.levels.most > 1 and not design.levels.total:
         return None
     if design.levels.total:
         alone = math.sqrt(design.aggregators * design.laws[-1].draw_variance) / float(design.exposure)
-        return joined_errors(design)[-1] if design.rounds == 1 and design.levels.most == 1 else alone
+        return joined_errors(design)[-1] if design.levels.most == 1 else alone
     if design.values == 1 or design.device_randomizes:
         return None
     return math.sqrt(design.values) * plan.sd(0)

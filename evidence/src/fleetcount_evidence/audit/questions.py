@@ -7,7 +7,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, answer_named
 from fleetcount_mechanisms.design import Design
@@ -17,6 +17,7 @@ from fleetcount_mechanisms.losses import Neighbours
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import noise_for
 from fleetcount_mechanisms.planning import default_sampling_rate
+from fleetcount_mechanisms.responses import AsymmetricVector, Flips
 from fleetcount_mechanisms.statement import of_levels
 from fleetcount_simulator.errors import ScenarioError
 
@@ -40,8 +41,10 @@ _SETS: Final = Levels(3, most=2, total=True)
 _MARGINS: Final = Levels(4, margins=(2, 2), total=True)
 _WIDER: Final = GaussianNoise(Fraction(16))
 """A total of sampled answers has four times the variance of a cell."""
+_WIDEST: Final = GaussianNoise(Fraction(32))
+"""And eight times below a rate of 1/5."""
 _YES_NO: Final = ("two-coin", "warner", "mangat")
-_MANY: Final = ("mangat-vector", "k-ary", "unary")
+_MANY: Final = ("mangat-vector", "k-ary", "unary", "asymmetric")
 DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided")
 """The designs by `Design.name`."""
 
@@ -59,6 +62,8 @@ class AuditedDesign:
         """Design and law of noise, for tables; "one by one" where each release's noise is a call of its own."""
         noise = self.design.noise
         law = f"{noise.name} {noise.direction}" if isinstance(noise, OneSidedNoise) else noise.name
+        if isinstance(self.design.answer, AsymmetricVector):
+            law += f", wrong {', '.join(one.name.lower() for one in self.design.answer.flips)}"
         levels = of_levels(self.design.levels).removeprefix(" of ").removeprefix(" and ")
         opened = f", {levels}" if levels else ""
         if (most := self.design.levels.most) > 1:
@@ -159,12 +164,14 @@ def _designs() -> list[Design]:
         for noise in _noises(answer)
         if not isinstance(noise, NoNoise) and getattr(noise, "direction", "up") == "up"
     ]
-    direct, die = Truth(3), answer_named("sampling", 3, parameters={"sampling_rate": default_sampling_rate(2)})
+    direct, rates = Truth(3), (default_sampling_rate(2), default_sampling_rate(10))
+    often, rarely = (answer_named("sampling", 3, parameters={"sampling_rate": rate}) for rate in rates)
     geometric = noise_for(direct, _RELEASE_EPSILON)
     totals: list[tuple[AnswerLaw, NoiseLaw, NoiseLaw]] = [
         (direct, _GAUSSIAN, _GAUSSIAN),
         (direct, geometric, geometric),
-        (die, _GAUSSIAN, _WIDER),
+        (often, _GAUSSIAN, _WIDER),
+        (rarely, _GAUSSIAN, _WIDEST),
     ]
     rows = [
         Design(
@@ -203,7 +210,10 @@ def _answers() -> list[AnswerLaw]:
     ]
     yes_no = [answer_named(name, 1, epsilon_local=_LOCAL_EPSILON) for name in _YES_NO]
     many = [answer_named(name, values, epsilon_local=_LOCAL_EPSILON) for name in _MANY for values in (1, 2)]
-    return [*rated, *yes_no, *many, Truth(1), Truth(2)]
+    one_way = [
+        AsymmetricVector.from_epsilon(_LOCAL_EPSILON, flips) for flips in ((Flips.DOWN,), (Flips.UP, Flips.DOWN))
+    ]
+    return [*rated, *yes_no, *many, *one_way, Truth(1), Truth(2)]
 
 
 def _noises(answer: AnswerLaw) -> Sequence[NoiseLaw]:
@@ -233,11 +243,13 @@ def neighbouring_truths(question: AuditedDesign, relation: str) -> list[Audience
         return [pair for pair in pairs if not all(any(truth) for truth in pair)]
     if relation == Relation.ANY_BIT.value:
         return [pair for pair in pairs if _places_apart(pair) == 1]
-    if relation == Relation.ONE_SIDED.value:
-        noise = question.design.noise
-        sign = -1 if isinstance(noise, OneSidedNoise) and noise.direction == "down" else 1
+    if relation in (Relation.ONE_SIDED.value, Relation.ONE_SIDED_DOWN.value):
+        sign = 1 if relation == Relation.ONE_SIDED.value else -1
         # One place differs: it is 1 in `one` and 0 in `other`, or the reverse under noise at or below the count.
         return [pair for pair in pairs if _places_apart(pair) == 1 and sign * (sum(pair[0]) - sum(pair[1])) > 0]
+    if relation == Relation.ASYMMETRIC.value:
+        law = cast("AsymmetricVector", question.design.answer)
+        return [pair for pair in pairs if law.hides(*(truth.index(1) + 1 if any(truth) else 0 for truth in pair))]
     raise ScenarioError(f"a statement is about {relation!r} neighbours, which the audit does not know")
 
 

@@ -19,8 +19,10 @@ Integers = NDArray[np.int64]
 Observation = Callable[[Seen], Integers]
 
 _REACH: Final = 5
-"""Numbers are cut to -5..5: an adversary could do the same, so the bound stays a lower bound."""
-_SIDE: Final = 2 * _REACH + 1
+"""Numbers are cut to -5..5, and closer where there are many: an adversary could do the same, so the bound stays a lower
+bound."""
+_MOST_OUTCOMES: Final = 100_000
+"""Of so many an attack can estimate the chances; seven numbers from -5 to 5 are 19 million."""
 
 
 def _all_but_one(seen: Seen) -> Integers:
@@ -58,10 +60,15 @@ def observation_of(view: AdversaryView) -> Observation:
 
 def outcome_count(columns: int) -> int:
     """Return the number of outcomes of an observation with this number of columns."""
-    return int(_SIDE**columns)
+    return int((2 * _reach(columns) + 1) ** columns)
 
 
 def outcomes(seen: Integers) -> Integers:
     """Return each row as one number below `outcome_count`, (rows,) int64: its entries, cut, are the digits."""
-    digits = np.clip(seen, -_REACH, _REACH) + _REACH
-    return np.asarray(digits @ _SIDE ** np.arange(seen.shape[1]), dtype=np.int64)
+    columns = seen.shape[1]
+    reach = _reach(columns)
+    return np.asarray((np.clip(seen, -reach, reach) + reach) @ (2 * reach + 1) ** np.arange(columns), dtype=np.int64)
+
+
+def _reach(columns: int) -> int:
+    return next((one for one in range(_REACH, 1, -1) if (2 * one + 1) ** columns <= _MOST_OUTCOMES), 1)

@@ -2,7 +2,7 @@
 
 The formulas are those of `renyi`; this module chooses them by the kind of design. It must not know a limit or a time.
 Losses are for any value, or none, of one device replaced by any other, against the public and all aggregators but one;
-if `charge_relation` is one-sided, for a value replaced by none only.
+where `Design.charge_relation` is one way, for that change only.
 """
 
 from collections import Counter
@@ -167,17 +167,6 @@ def unit_loss(design: Design, orders: tuple[int, ...], windows: int) -> LossVect
     return LossVector.of(orders, at, unit_pure(design, windows))
 
 
-def charge_relation(design: Design) -> Relation:
-    """Return for which change of the truth the charges hold: any value, or one-sided.
-
-    One-sided losses enter a ledger for "a value replaced by none" only; a ledger that promises more refuses them.
-    """
-    if isinstance(design.noise, OneSidedNoise):
-        return Relation.ONE_SIDED
-    one_sided = design.device_randomizes and not design.noised and design.kind.relation is Relation.ONE_SIDED
-    return Relation.ONE_SIDED if one_sided else Relation.ANY_VALUE
-
-
 def truth_weight(design: Design) -> Fraction:
     """Return the chance that an answer depends on the truth: p, 1 for the truth itself, P - Q of a response.
 
@@ -312,7 +301,7 @@ def _geometric(noise: NoiseLaw) -> Fraction:
 
 
 def _one_way(design: Design) -> bool:
-    return charge_relation(design) is Relation.ONE_SIDED
+    return design.charge_relation.one_way
 
 
 def _one_way_loss(design: Design) -> Fraction:

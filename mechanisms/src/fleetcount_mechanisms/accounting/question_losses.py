@@ -15,7 +15,6 @@ from math import comb, erfc, sqrt
 from typing import Final
 
 from fleetcount_mechanisms.accounting.charges import (
-    charge_relation,
     truth_weight,
     unit_divergence,
     unit_pure,
@@ -26,7 +25,7 @@ from fleetcount_mechanisms.accounting.vectors import (
     gaussian_unit_epsilon,
     geometric_unit_epsilon,
 )
-from fleetcount_mechanisms.answers import AnswerForm, Relation
+from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
@@ -151,7 +150,7 @@ def units_loss(design: Design, sizes: _Sizes, delta: Fraction) -> Fraction:
     require_open_unit("delta", delta)
     if not sizes or min(sizes) < 1 or min(sizes.values()) < 1:
         raise MechanismError("there is no unit, allowed: one or more, each of at least one window")
-    if charge_relation(design) is Relation.ONE_SIDED:
+    if design.charge_relation.one_way:
         total = sum(((unit_pure(design, size) or 0) * count for size, count in sizes.items()), _NOTHING)
         return max(_NOTHING, total + near_log(1 - delta))
     if design.form is AnswerForm.TWO_ROUNDS:

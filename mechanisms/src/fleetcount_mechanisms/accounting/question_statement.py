@@ -15,7 +15,6 @@ from typing import Final, cast
 from fleetcount_mechanisms.accounting.charges import (
     chance_of_all,
     chance_of_any,
-    charge_relation,
     expected_answers,
     quantile,
 )
@@ -31,7 +30,7 @@ from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repe
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import require_open_unit
 from fleetcount_mechanisms.losses import STATED_DELTA, moves_loss
-from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import WIDE, near_decimal, rounded_up
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView, of_levels, views_of
@@ -143,11 +142,9 @@ def _coin_revealed(design: Design, shape: ScheduleShape) -> tuple[bool, ...]:
 
 
 def _one_sided(design: Design) -> str:
-    if charge_relation(design) is not Relation.ONE_SIDED:
+    if not design.charge_relation.one_way:
         return ""
-    law = design.noise
-    down = isinstance(law, OneSidedNoise) and law.direction == "down"
-    protected = "none replaced by a value" if down else "a value replaced by none"
+    protected = _HIDDEN[design.charge_relation]
     return f"; one-sided: only {protected} is protected, any other change has no finite epsilon"
 
 
@@ -248,6 +245,14 @@ def plain_words(design: Design, shape: ScheduleShape, delta: Fraction) -> tuple[
     return tuple(sentences)
 
 
+_HIDDEN: Final = {
+    Relation.ONE_SIDED: "a value replaced by none",
+    Relation.ONE_SIDED_DOWN: "none replaced by a value",
+    Relation.ASYMMETRIC: "a value replaced by one that hides it",
+}
+_ONE_WAY: Final = {one: words.replace("replaced by", "against") for one, words in _HIDDEN.items()}
+
+
 def _public_words(design: Design, shape: ScheduleShape, delta: Fraction) -> str:
     if not design.noised and not design.device_randomizes:
         return "The counts are exact: a reader who knows the other devices learns what the coin lets through."
@@ -257,8 +262,8 @@ def _public_words(design: Design, shape: ScheduleShape, delta: Fraction) -> str:
     chance = larger_chance(design, shape, Fraction(one), Fraction(whole))
     rarely = f"; with a chance of at most {_in_powers(chance)} the odds move more" if chance else ""
     who = "a reader" if design.aggregators == 2 else f"a reader together with {design.aggregators - 1} operators"
-    one_sided = charge_relation(design) is Relation.ONE_SIDED
-    change = "a value against none" if one_sided else "one answer against any other"
+    one_sided = design.charge_relation.one_way
+    change = _ONE_WAY.get(design.charge_relation, "one answer against any other")
     honest = "As long as one operator is honest, " if design.noised else ""
     sentence = (
         f"{honest}{who} of all {shape.windows} releases moves the odds of {change} by at most a factor of e^{one}, "
@@ -285,7 +290,7 @@ def _collusion_words(design: Design, shape: ScheduleShape, delta: Fraction) -> s
         return (
             f"If {everybody} collude, they see the randomized answers: the odds move by at most e^"
             f"{rounded_up(local.one_answer, 2)} for one answer, e^{rounded_up(local.whole_question, 2)} for all"
-            " together."
+            f" together{_of_hidden(design)}."
         )
     rate = design.exposure
     if rate == 1:
@@ -296,6 +301,11 @@ def _collusion_words(design: Design, shape: ScheduleShape, delta: Fraction) -> s
         f"If {everybody} collude, they see {share} on average: none at all with probability "
         f"{_chance_down((1 - rate) ** units)}, every one with probability {_chance(chance_of_all(rate, units))}."
     )
+
+
+def _of_hidden(design: Design) -> str:
+    hidden = _HIDDEN.get(design.kind.relation)
+    return f", for {hidden}; those of any other change have no bound" if hidden else ""
 
 
 def _chance_down(chance: Fraction) -> str:

@@ -158,11 +158,14 @@ class ReleaseRecord:
     def side(self, cell: Cell) -> Side | None:
         """Return the side of its threshold on which a one-sided release shows a count; None in other releases.
 
-        "safe" is never wrong, since the noise only adds; "danger" is wrong in a cell with probability 1 - level at
-        most.
+        "safe" is never wrong where the noise only adds, "danger" where it only takes away ("down"); the other one is
+        wrong in a cell with probability 1 - level at most.
         """
-        thresholds = self.window.release.thresholds
-        return side_of(cell.low, cell.raw, thresholds[cell.value - 1]) if thresholds else None
+        release = self.window.release
+        if not release.thresholds:
+            return None
+        low, high = (cell.low, cell.raw) if release.direction == "up" else (cell.raw, cell.high)
+        return side_of(low, high, release.thresholds[cell.value - 1])
 
 
 def encode_record(record: ReleaseRecord) -> bytes:

@@ -64,9 +64,12 @@ def sides_words(record: ReleaseRecord) -> str | None:
     if not record.window.release.thresholds:
         return None
     wrong = decimal_text(100 * (1 - record.level))
+    sides = ['"safe" (at most the threshold)', '"danger" (above it)']
+    if record.window.release.direction == "down":
+        sides.reverse()
     return (
-        '"safe" (at most the threshold) is never wrong; "danger" (above it) is wrong in a cell with a chance of at'
-        f' most {wrong} %; "not known" says nothing'
+        f"{sides[0]} is never wrong; {sides[1]} is wrong in a cell with a chance of at most {wrong} %;"
+        ' "not known" says nothing'
     )
 
 

@@ -6,6 +6,8 @@ It must not apply the rules of a window: `window` decides whether the fields may
 from typing import Any, Final
 
 from fleetcount_mechanisms.answers import AnswerLaw, kind_of, kind_of_law
+from fleetcount_mechanisms.noise import Side
+from fleetcount_mechanisms.responses import AsymmetricVector, Flips
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import DecodeError, QuestionError
@@ -283,7 +285,7 @@ def _read_numbers(reader: Reader) -> Numbers:
 
 # Mechanisms.
 
-# A number names the law; its parameters follow as fractions in the order of `AnswerKind.parameters`, then die faces.
+# A number names the law; its parameters follow as fractions in the order of `AnswerKind.parameters`, then faces, flips.
 
 
 def _encode_mechanism(mechanism: AnswerLaw | None) -> bytes:
@@ -292,6 +294,8 @@ def _encode_mechanism(mechanism: AnswerLaw | None) -> bytes:
     names = kind_of(mechanism).parameters
     encoded = uint(MECHANISM_NUMBERS[type(mechanism)], 1)
     encoded += b"".join(fraction_bytes(getattr(mechanism, name)) for name in names)
+    if isinstance(mechanism, AsymmetricVector):
+        encoded += b"".join(uint(one.value, 1) for one in mechanism.flips)
     if isinstance(mechanism, SamplingDie):
         faces = mechanism.face_probabilities or ()
         encoded += uint(len(faces), 2) + b"".join(fraction_bytes(face) for face in faces)
@@ -315,11 +319,18 @@ def _read_mechanism(reader: Reader, values: int) -> AnswerLaw | None:
     if law is SamplingDie:
         return _read_die(reader, values)
     kind = kind_of_law(law)
-    made: AnswerLaw = kind.make(values, {name: reader.fraction() for name in kind.parameters})
+    given: dict[str, Any] = {name: reader.fraction() for name in kind.parameters}
+    if kind.flips:
+        given["flips"] = tuple(Flips(reader.count(1, 1, len(Flips))) for _ in range(values))
+    made: AnswerLaw = kind.make(values, given)
     return made
 
 
 # Release and aggregators.
+
+
+_DOWN: Final = 5
+"""The kind of a one-sided release whose noise lies below the counts; above them it is `ReleaseKind.ONE_SIDED`."""
 
 
 def _encode_release(release: Release) -> bytes:
@@ -330,18 +341,22 @@ def _encode_release(release: Release) -> bytes:
     # The levels above the cells follow the noise of the cells, if there are any; levels need noise.
     levels = b"".join(_encode_level(one) for one in release.coarser)
     several = uint(len(release.coarser), 1) + levels if levels else b""
-    head = uint(release.kind.value, 1) + uint(bool(noise) + bool(several), 1) + noise + several
+    kind = _DOWN if release.direction == "down" else release.kind.value
+    head = uint(kind, 1) + uint(bool(noise) + bool(several), 1) + noise + several
     return head + fraction_bytes(release.level) + uint(len(release.thresholds), 2) + thresholds
 
 
 def _read_release(reader: Reader) -> Release:
-    kind = ReleaseKind(reader.count(1, 1, len(ReleaseKind)))
+    number = reader.count(1, 1, _DOWN)
+    direction: Side = "down" if number == _DOWN else "up"
+    kind = ReleaseKind.ONE_SIDED if number == _DOWN else ReleaseKind(number)
     noised, gaussian = reader.count(1, 0, 2), kind is ReleaseKind.GAUSSIAN
-    number = reader.fraction() if noised else None
+    noise = reader.fraction() if noised else None
     return Release(
         kind=kind,
-        noise_epsilon=None if gaussian else number,
-        noise_variance=number if gaussian else None,
+        direction=direction,
+        noise_epsilon=None if gaussian else noise,
+        noise_variance=noise if gaussian else None,
         coarser=_read_coarser(reader) if noised == 2 else (),
         level=reader.fraction(),
         thresholds=tuple(reader.uint(4) for _ in range(reader.count(2, 0, MAX_OPENED))),

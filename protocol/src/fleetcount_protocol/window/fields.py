@@ -14,8 +14,8 @@ from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, TwoCoin, Warner
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
+from fleetcount_mechanisms.responses import AsymmetricVector, KaryResponse, Mangat, MangatVector, TwoCoin, Warner
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import QuestionError
@@ -53,6 +53,7 @@ MECHANISM_NUMBERS: Final[dict[type, int]] = {
     Mangat: 4,
     MangatVector: 5,
     KaryResponse: 6,
+    AsymmetricVector: 7,
 }
 """The number on the wire of every answer law of a question; 0 is no mechanism, and no number is ever reused."""
 
@@ -144,8 +145,9 @@ class Release:
     (docs/privacy.md) or, for `ONE_SIDED`, the epsilon of AGeo; None for `EXACT`. `GAUSSIAN` has `noise_variance` in
     its place, the parameter s of N_Z(0, s), which is None for every other kind. `level` is the level of the published
     intervals, strictly between 0 and 1. `thresholds` has, for `ONE_SIDED` only, the largest safe count of each
-    published cell. `coarser` has the levels that are opened behind the cells 1..V: larger squares of a grid or more
-    bins or points together, the smallest first, or the margins of a table, then the weighted sum, and last the total.
+    published cell, and `direction` says on which side of the counts its noise lies. `coarser` has the levels that are
+    opened behind the cells 1..V: larger squares of a grid or more bins or points together, the smallest first, or the
+    margins of a table, then the weighted sum, and last the total.
     """
 
     kind: ReleaseKind
@@ -154,6 +156,7 @@ class Release:
     thresholds: tuple[int, ...] = ()
     noise_variance: Fraction | None = None
     coarser: tuple[CoarserLevel, ...] = ()
+    direction: Side = "up"
 
     @property
     def sides(self) -> tuple[int, ...]:
@@ -196,7 +199,7 @@ class Release:
         given = cast("Fraction", parameter)  # The law refuses None by name.
         if self.kind is ReleaseKind.GAUSSIAN:
             return GaussianNoise(given)
-        return OneSidedNoise(given) if self.kind is ReleaseKind.ONE_SIDED else TwoSidedNoise(given)
+        return OneSidedNoise(given, self.direction) if self.kind is ReleaseKind.ONE_SIDED else TwoSidedNoise(given)
 
 
 def shape_of(domain: ValueDomain) -> tuple[int, ...] | None:

@@ -260,7 +260,15 @@ def _check_release(window: WindowFields) -> None:
         epsilon = check_fraction("noise_epsilon", release.noise_epsilon)
         fits = _SMALLEST_EPSILON <= epsilon <= MAX_EPSILON
         require(fits, f"noise_epsilon is {epsilon}, allowed: {_SMALLEST_EPSILON} to {MAX_EPSILON}")
+    _check_direction(release)
     _check_levels(window)
+
+
+def _check_direction(release: Release) -> None:
+    one_sided = release.kind is ReleaseKind.ONE_SIDED
+    fits = release.direction in (("up", "down") if one_sided else ("up",))
+    allowed = "'up' or 'down'" if one_sided else f"none of a {release.kind.label} release"
+    require(fits, f"direction is {str(release.direction)[:40]!a}, allowed: {allowed}")
 
 
 def _check_levels(window: WindowFields) -> None:

@@ -2,11 +2,12 @@
 
 from typing import Any
 
+from fleetcount_mechanisms.responses import AsymmetricVector
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.window.codes import CodeForm
 from fleetcount_protocol.window.domain import Cross, Numbers, Part, Prefixes, SquareGrid, ValueDomain, most_of
-from fleetcount_protocol.window.fields import Aggregator, CoarserLevel, LevelKind
+from fleetcount_protocol.window.fields import Aggregator, CoarserLevel, LevelKind, ReleaseKind
 from fleetcount_protocol.window.window import Window
 
 
@@ -38,6 +39,7 @@ def window_to_json(window: Window) -> dict[str, Any]:
         "min_batch_size": window.min_batch_size,
         "release": {
             "kind": release.kind.label,
+            **({"direction": release.direction} if release.kind is ReleaseKind.ONE_SIDED else {}),
             "noise_epsilon": None if release.noise_epsilon is None else str(release.noise_epsilon),
             **({} if release.noise_variance is None else {"noise_variance": str(release.noise_variance)}),
             "level": str(release.level),
@@ -83,6 +85,8 @@ def _mechanism_to_json(window: Window) -> dict[str, Any] | None:
     kind = window.design.kind
     shown: dict[str, Any] = {"kind": kind.name}
     shown |= {name: str(getattr(mechanism, name)) for name in kind.parameters}
+    if isinstance(mechanism, AsymmetricVector):
+        shown["flips"] = [one.name.lower() for one in mechanism.flips]
     if isinstance(mechanism, SamplingDie):
         shown["face_probabilities"] = [str(face) for face in mechanism.face_probabilities or ()] or "uniform"
     return shown

@@ -113,7 +113,7 @@ class GuessingGame:
         """Return the log-likelihood of a candidate, against that of a device which adds nothing anywhere."""
         law, cells = self.law, self.cells
         if law.shape == "bits":
-            chances = np.where(np.array(cells) == value, law.hit, law.miss)
+            chances = np.array([law.channel(cell)[cell != value] for cell in cells])
             return np.asarray(np.log(chances * ratios + 1 - chances).sum(axis=1), dtype=np.float64)
         if law.with_zero:
             weights = _output_law(law, value)
@@ -194,7 +194,7 @@ def _moves(law: AnswerLaw, values: Sequence[int], truth: int) -> list[tuple[tupl
     if law.shape == "bits":
         moves: list[tuple[tuple[int, ...], float]] = [((), 1.0)]
         for value in values:
-            hit = law.hit if value == truth else law.miss
+            hit = law.channel(value)[value != truth]
             moves = [((*moved, bit), p * (hit if bit else 1 - hit)) for moved, p in moves for bit in (0, 1)]
         return moves
     units: list[tuple[int, ...]] = [tuple(int(one == other) for other in values) for one in values]
@@ -223,7 +223,8 @@ def _contributions(law: AnswerLaw, cells: Sequence[int], truths: Integers, gener
     if law.shape == "sampling":
         return np.asarray(own & (generator.random(truths.size) < law.hit)[:, None], dtype=np.int64)
     if law.shape == "bits":
-        return np.asarray(generator.random(own.shape) < np.where(own, law.hit, law.miss), dtype=np.int64)
+        hits, misses = np.array([law.channel(value) for value in cells]).T
+        return np.asarray(generator.random(own.shape) < np.where(own, hits, misses), dtype=np.int64)
     if law.shape == "k-ary":
         # With chance P - Q the truth, otherwise any of the V+1 outputs, the truth included.
         kept = generator.random(truths.size) < law.hit - law.miss

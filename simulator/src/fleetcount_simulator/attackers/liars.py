@@ -55,14 +55,15 @@ def claimed_values(attacker: Attacker, values: int, generator: np.random.Generat
     return claims
 
 
-def weight(law: AnswerLaw) -> float:
+def weight(law: AnswerLaw, target: int = 1) -> float:
     """Return by how much one liar raises the estimate of the cell it claims: 1/p for sampling, 1 for direct answers.
 
     (1-Q)/(P-Q) for responses and bits, with P = P[v | v] and Q = P[v | another].
     """
     if law.shape == "sampling":
         return 1 / law.hit
-    return (1 - law.miss) / (law.hit - law.miss)
+    hit, miss = law.channel(target)
+    return (1 - miss) / (hit - miss)
 
 
 def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.random.Generator) -> list[Row]:
@@ -82,7 +83,7 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
             f"value {target}",
             shift,
             theory=_expected(attacker, law, target),
-            bound=number * weight(law),
+            bound=number * weight(law, target),
         )
     ]
     return made + (_alarm_rows(attacker, case, outcome, number) if law.shape == "sampling" else [])
@@ -107,8 +108,9 @@ def _expected(attacker: Attacker, law: AnswerLaw, target: int) -> float:
             claims = float(number // law.values + (target <= number % law.values))
         case _:
             claims = number / law.values
-    elsewhere = 0.0 if law.shape in {"sampling", "truth"} else -law.miss / (law.hit - law.miss)
-    return claims * weight(law) + (number - claims) * elsewhere
+    hit, miss = law.channel(target)
+    elsewhere = 0.0 if law.shape in {"sampling", "truth"} else -miss / (hit - miss)
+    return claims * weight(law, target) + (number - claims) * elsewhere
 
 
 def _errors(case: Case, law: AnswerLaw, outcome: CaseOutcome, target: int) -> NDArray[np.float64]:
@@ -123,7 +125,8 @@ def _errors(case: Case, law: AnswerLaw, outcome: CaseOutcome, target: int) -> ND
         participants = (
             opened.sum(axis=1) if law.with_zero else outcome.tallies["participation"][outcome.released].astype(float)
         )
-        estimates = (opened[:, column] - law.miss * participants) / (law.hit - law.miss)
+        hit, miss = law.channel(target)
+        estimates = (opened[:, column] - miss * participants) / (hit - miss)
     return np.asarray(estimates - outcome.counted[outcome.released, target], dtype=np.float64)
 
 

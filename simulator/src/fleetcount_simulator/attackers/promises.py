@@ -38,6 +38,6 @@ def guess_bound(design: Design, noises: int, questions: int = 1, candidates: int
 
 
 def _bound(loss: float, relation: Relation, candidates: int) -> float:
-    if relation is Relation.ONE_SIDED:
+    if relation.one_way:
         return 1 - math.exp(-loss) / 2
     return 1 / (1 + (candidates - 1) * math.exp(-loss))

@@ -6,9 +6,11 @@ Rounds the exact law of a design to floats for drawing; it draws nothing itself.
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
+import numpy as np
 from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.sampling import SamplingDie
+from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
 
@@ -21,7 +23,8 @@ class AnswerLaw:
 
     `hit` and `miss` are, by shape: "sampling": p and (1-p)/(V+1), the chance of being sampled and of each other face.
     "binary": P[Yes | Yes], P[Yes | No]. "k-ary": P[v | v], P[v | another]. "bits": P[a bit is 1 | it is 1], P[.. | it
-    is 0]. "truth": 1 and 0. `with_holders` is for sets: how many devices tell any value is a sum of its own.
+    is 0], of the cells that tell least where `cells` has those of each. "truth": 1 and 0. `with_holders` is for sets:
+    how many devices tell any value is a sum of its own.
     """
 
     shape: Shape
@@ -29,6 +32,17 @@ class AnswerLaw:
     hit: float
     miss: float
     with_holders: bool = False
+    cells: tuple[tuple[float, float], ...] = ()
+
+    @property
+    def chances(self) -> NDArray[np.float64]:
+        """(2, V): for every cell the chance that its bit is 1 if it is false, and if it is true."""
+        cells = self.cells or ((self.hit, self.miss),) * self.values
+        return np.array(cells, dtype=np.float64).T[::-1].copy()
+
+    def channel(self, value: int) -> tuple[float, float]:
+        """Return P and Q of the cell of a value 1..V."""
+        return self.cells[value - 1] if self.cells else (self.hit, self.miss)
 
     @property
     def rounds(self) -> int:
@@ -59,7 +73,10 @@ def answer_law(design: Design) -> AnswerLaw:
     if shape == "k-ary" and hit + design.values * miss != 1:
         raise ScenarioError(f"{design.name} tells values apart; engines draw responses that treat all others alike")
     holders = design.levels.most > 1 and design.levels.total
-    return AnswerLaw(shape=shape, values=design.values, hit=float(hit), miss=float(miss), with_holders=holders)
+    cells = () if len(set(design.told_as)) == 1 else tuple((float(p), float(q)) for p, q in design.channels)
+    return AnswerLaw(
+        shape=shape, values=design.values, hit=float(hit), miss=float(miss), with_holders=holders, cells=cells
+    )
 
 
 _SHAPES: Final[dict[AnswerForm, Shape]] = {

@@ -203,8 +203,9 @@ def _answers(law: AnswerLaw, counted: Integers, generator: np.random.Generator) 
             uniform = np.full(law.values + 1, 1 / (law.values + 1))
             return np.asarray(kept + generator.multinomial(total - int(kept.sum()), uniform), dtype=np.int64)
         case "bits":
-            own = generator.binomial(counted[1:], law.hit)
-            return np.asarray(own + generator.binomial(total - counted[1:], law.miss), dtype=np.int64)
+            miss, hit = law.chances
+            own = generator.binomial(counted[1:], hit)
+            return np.asarray(own + generator.binomial(total - counted[1:], miss), dtype=np.int64)
         case "truth":
             return counted[1:]
 

@@ -184,6 +184,6 @@ def _add_answers(
         case "binary":
             kernels.add_responses(**known, keep=np.array([1 - law.miss, law.hit]), outputs=opened)
         case "bits":
-            kernels.add_bits(**known, chances=np.array([law.miss, law.hit]), ones=opened)
+            kernels.add_bits(**known, chances=law.chances, ones=opened)
         case "truth":
             pass  # A device sends its truth: the sums are the counted truths.

@@ -149,7 +149,7 @@ def add_bits(
     chances: NDArray[np.float64],
     ones: Integers,
 ) -> None:
-    """Add V randomized bits per device to `ones`, shape (V,); bit v is 1 where x < `chances`[whether it is true]."""
+    """Add V randomized bits per device to `ones`, shape (V,); bit v is 1 where x < `chances`[whether it is true, v]."""
     key, step = stream[2], stream[3]
     values = ones.size
     for row in range(truths.size):
@@ -158,7 +158,7 @@ def add_bits(
         start = np.uint64(first_device + row) * np.uint64(values)
         truth = int(truths[row])
         for cell in range(values):
-            chance = chances[1] if cell + 1 == truth else chances[0]
+            chance = chances[1, cell] if cell + 1 == truth else chances[0, cell]
             ones[cell] += _uniform(key, step, start + np.uint64(cell)) < chance
 
 

@@ -86,6 +86,7 @@ class Connections:
             identity,
             deployment=spec.deployment,
             broker=spec.broker,
+            relay=spec.relay,
             authorities=self._authorities,
             call_timeout_s=spec.call_timeout_s,
         )
@@ -100,8 +101,12 @@ def own_transport(
     broker: str,
     authorities: bytes,
     call_timeout_s: float,
+    relay: str = "",
 ) -> Transport:
-    """Return the transport of one device: "mqtt" to `broker`, or "grpc" to `aggregators` by `authorities` (PEM)."""
+    """Return the transport of one device: "mqtt" to `broker`, or "grpc" to `aggregators` or through `relay`.
+
+    `authorities` (PEM) certify aggregators and the relay.
+    """
     if transport == "mqtt":
         from fleetcount_client.mqtt_transport import MqttTransport  # Loads the MQTT library only where it is used.
 
@@ -111,7 +116,7 @@ def own_transport(
 
     servers = [WindowServer(aggregator_id=one.aggregator_id, endpoint=one.grpc_endpoint) for one in aggregators]
     tls = tls_of(identity, authorities)
-    return GrpcTransport(deployment=deployment, servers=servers, tls=tls, call_timeout_s=call_timeout_s)
+    return GrpcTransport(deployment=deployment, servers=servers, tls=tls, call_timeout_s=call_timeout_s, relay=relay)
 
 
 def tls_of(identity: DeviceIdentity, authorities: bytes) -> "TlsFiles":

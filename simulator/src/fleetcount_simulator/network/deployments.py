@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fleetcount_protocol.channel.certificates import (
     CertificateAuthority,
+    Purpose,
     save_certificates,
     save_credential,
     save_private_key,
@@ -82,6 +83,32 @@ class Deployment:
         """Return the command by which an operator starts an aggregator."""
         config = str(self.config_of(position))
         return [sys.executable, "-m", "fleetcount", "aggregator", "serve", "--config", config]
+
+    def relay_command(self, address: str, directory: Path) -> list[str]:
+        """Write the files of a relay on this machine, "host:port", into a folder; return the command that starts it."""
+        host, authorities = address.rpartition(":")[0], self.root / "ca"
+        credential = self.authorities.aggregators.issue_new(Purpose.RELAY, "relay", hosts_of(host))
+        save_private_key(directory / "relay.key", credential.private_key)
+        save_certificates(directory / "relay.crt", [credential.certificate])
+        tables: list[tuple[str, Mapping[str, str]]] = [
+            ("[relay]", {"listen": toml_text(address)}),
+            (
+                "[tls]",
+                {
+                    "certificate_file": '"relay.crt"',
+                    "key_file": '"relay.key"',
+                    "aggregator_ca_file": toml_text(str(authorities / "aggregators.crt")),
+                    "device_ca_file": toml_text(str(authorities / "devices.crt")),
+                },
+            ),
+            *(
+                ("[[aggregators]]", {"id": toml_text(one.aggregator_id), "endpoint": toml_text(one.grpc_endpoint)})
+                for one in self.aggregators
+            ),
+        ]
+        config = directory / "relay.toml"
+        write_new(config, toml_tables("A relay of a test deployment.", tables).encode(), 0o644)
+        return [sys.executable, "-m", "fleetcount", "relay", "--config", str(config)]
 
     def config_of(self, position: int) -> Path:
         """Return the configuration file of an aggregator."""

@@ -67,6 +67,8 @@ class FleetSpec:
     signals: tuple[str, ...]
     aggregators: tuple[Aggregator, ...]
     broker: str
+    relay: str
+    """ "host:port" of the relay that calls go through, "" where they go to the aggregators."""
     authorities: str
     """The folder with the certificates of both enrolment authorities, and the devices' private key."""
     spool_file: str

@@ -41,8 +41,9 @@ from fleetcount_transport.channels import open_channel
 from fleetcount_simulator.errors import ProcessError
 from fleetcount_simulator.network.brokers import StartedBroker, start_broker
 from fleetcount_simulator.network.children import Child, Children, last_line
-from fleetcount_simulator.network.deployments import NAMES, Deployment, local_plans, write_aggregators
+from fleetcount_simulator.network.deployments import HOST, NAMES, Deployment, local_plans, write_aggregators
 from fleetcount_simulator.network.fleet_spec import write_private
+from fleetcount_simulator.network.ports import free_ports
 
 START_S: Final = 90.0
 _CALL_S: Final = 5.0
@@ -59,14 +60,16 @@ async def running(
     *,
     deployment: str = "study",
     broker: str = "",
+    relay: bool = False,
     operators: Sequence[str] = (),
     limits: Mapping[str, str] = MappingProxyType({}),
     failpoints: Mapping[int, str] = MappingProxyType({}),
 ) -> "AsyncGenerator[Parties]":
     """Start `count` aggregators with all their state below `root`, a private directory, until the block ends.
 
-    `deployment` is its name, `broker` a kind for `brokers.start_broker`, "" for none; `limits` are as in
-    `deployments.write_aggregators`, and `failpoints` arms aggregators by position. Returns before they are ready.
+    `deployment` is its name, `broker` a kind for `brokers.start_broker`, "" for none; with `relay` one is started;
+    `limits` are as in `deployments.write_aggregators`, and `failpoints` arms aggregators by position. Returns before
+    aggregators are ready.
 
     Raises:
         ProcessError: a process does not start, or there is no mosquitto.
@@ -80,6 +83,8 @@ async def running(
             parties.write(deployment, count, limits)
             for position in range(count):
                 await parties.start(position, failpoints.get(position, ""))
+            if relay:
+                await parties.start_relay()
             yield parties
         finally:
             await parties.close()
@@ -126,6 +131,8 @@ class Parties:
         self._operators = operators
         self._root = root
         self._broker = broker
+        self.relay = ""
+        """"host:port" of the relay, "" without one."""
         self._environment = environment
         self._processes: dict[int, Child] = {}
         self._listening: set[Child] = set()
@@ -140,6 +147,18 @@ class Parties:
             ProcessError: it does not start, or there is no mosquitto.
         """
         self._broker = await start_broker(self.children, self._root, kind)
+
+    async def start_relay(self) -> None:
+        """Start a relay in front of the aggregators, and wait until it listens.
+
+        Raises:
+            ProcessError: it does not start.
+        """
+        address = f"{HOST}:{free_ports(HOST, 1)[0]}"
+        command = self.deployment.relay_command(address, self._root)
+        child = await self.children.start("relay", command, environment=self._environment)
+        await child.ready(START_S)
+        self.relay = address
 
     @property
     def broker(self) -> str:

@@ -127,8 +127,6 @@ def _law(mechanism: Mechanism, design: Design) -> AnswerLaw | None:
 def _release(mechanism: Mechanism, design: Design, level: Fraction) -> Release:
     noise = design.noise
     if isinstance(noise, OneSidedNoise):
-        if noise.direction == "down":
-            raise ScenarioError(f"mechanism {mechanism.name!r}: direction 'down' is not on the wire; allowed is 'up'")
         kind, thresholds = ReleaseKind.ONE_SIDED, (0,) * design.cell_count
     else:
         kind, thresholds = ReleaseKind.GEOMETRIC, ()
@@ -146,6 +144,7 @@ def _release(mechanism: Mechanism, design: Design, level: Fraction) -> Release:
         noise_variance=variance,
         level=level,
         thresholds=thresholds,
+        direction=noise.direction if isinstance(noise, OneSidedNoise) else "up",
         coarser=coarser_levels(design.levels, design.coarser),
     )
 

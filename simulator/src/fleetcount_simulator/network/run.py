@@ -79,7 +79,8 @@ _BURST: Final = Fraction(1, 2)
 class Ask:
     """The question of one run, and its devices' connections, limits and faults.
 
-    `transports` names the transport of each fleet process; device i belongs to process i modulo their number.
+    `transports` names the transport of each fleet process, "grpc", "mqtt" or "relay" (gRPC through one); device i
+    belongs to process i modulo their number.
     `connections` is "own", one connection per device, or "shared", one per process. `limits` are the owners' limits,
     fields of `OwnerPolicy`; None: exactly the loss of the question. With `coin_seed` None the coins are the operating
     system's. `shape` makes room for faults in the windows; its second argument is the seconds in which aggregators
@@ -291,7 +292,7 @@ def _raise_file_limit() -> None:
 
 
 def _at_once(way: str, aggregators: int) -> int:
-    """Return how many devices of a process may be connected at once by "grpc" or a kind of broker."""
+    """Return how many devices of a process may be connected at once by "grpc", "relay" or a kind of broker."""
     if way == EMBEDDED:
         return _AT_ONCE_EMBEDDED
     files = min(_FILES, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
@@ -334,18 +335,20 @@ async def _start_fleet(
     parties: Parties, asked: Ask, plan: FleetPlan, limits: Mapping[str, Fraction], place: int, directory: Path
 ) -> Child:
     chosen = slice(place, None, len(asked.transports))
-    transport = asked.transports[place]
+    way = asked.transports[place]
+    transport = "mqtt" if way == "mqtt" else "grpc"
     name = f"fleet-{place}"
     spec = FleetSpec(
         name=name,
         transport=transport,
         connections=asked.connections,
-        at_once=_at_once(parties.broker if transport == "mqtt" else transport, len(parties.deployment.plans)),
+        at_once=_at_once(parties.broker if way == "mqtt" else way, len(parties.deployment.plans)),
         deployment=parties.deployment.name,
         question_name=asked.name,
         signals=tuple(part.signal for part in parts_of(asked.question.signal, asked.question.domain)),
         aggregators=parties.deployment.aggregators,
         broker=parties.deployment.mqtt_broker,
+        relay=parties.relay if way == "relay" else "",
         authorities=str(parties.deployment.root / "ca"),
         spool_file=str(directory / f"{name}.db"),
         report_file=str(_report_file(directory, place)),

@@ -20,12 +20,15 @@ IN_TURNS: Final = "in turns"
 COST_S: Final[Mapping[tuple[str, str], tuple[float, float, float]]] = MappingProxyType(
     {
         (OWN, "grpc"): (0.0080, 0.0052, 0.0055),
+        (OWN, "relay"): (0.0120, 0.0070, 0.0075),
         (OWN, MOSQUITTO): (0.0030, 0.0024, 0.0027),
         (OWN, EMBEDDED): (0.0100, 0.0080, 0.0080),
         (IN_TURNS, "grpc"): (0.0080, 0.0112, 0.0115),
+        (IN_TURNS, "relay"): (0.0120, 0.0140, 0.0145),
         (IN_TURNS, MOSQUITTO): (0.0030, 0.0045, 0.0048),
         (IN_TURNS, EMBEDDED): (0.0100, 0.0150, 0.0150),
         (SHARED, "grpc"): (0.0009, 0.0009, 0.0011),
+        (SHARED, "relay"): (0.0012, 0.0012, 0.0014),
         (SHARED, MOSQUITTO): (0.0020, 0.0020, 0.0028),
         (SHARED, EMBEDDED): (0.0021, 0.0021, 0.0032),
     }

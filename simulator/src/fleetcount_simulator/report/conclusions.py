@@ -29,6 +29,7 @@ _KINDS: Final = {
     "mangat": "Mangat's randomized response",
     "k-ary": "a randomized value (k-ary response)",
     "mangat-vector": "one bit for each value (vector Mangat)",
+    "asymmetric": "one bit for each value, wrong one way or both",
     "unary": "one bit for each value (optimized unary encoding)",
 }
 

@@ -31,6 +31,7 @@ SECTIONS: Final = (
 """Sections whose keys may be swept."""
 LIST_KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     "population": ("weights", "rush_hours", "free_days"),
+    "mechanism": ("protects",),
     "question": ("values", "bins_kmh", "bounds", "origin", "of"),
     "faults": ("outage",),
     "schedule": ("outages",),

@@ -4,6 +4,7 @@ Reads and resolves exact numbers; draws nothing and estimates nothing. The laws 
 `fleetcount_mechanisms`.
 """
 
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -24,6 +25,8 @@ from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, geometric_for
 from fleetcount_mechanisms.planning import default_sampling_rate
+from fleetcount_mechanisms.protection import flips_protecting
+from fleetcount_mechanisms.responses import Flips
 from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
@@ -63,7 +66,7 @@ def mechanism_keys(kind: str) -> tuple[str, ...]:
     if family.form in _NOISE_PROTECTS:
         return *family.parameters, "epsilon", "noise_epsilon", *_GAUSSIAN, "noise", "zooms", "margins"
     local = () if family.from_epsilon is None else ("epsilon_local",)
-    return *local, *family.parameters, "noise_epsilon", *_GAUSSIAN
+    return *local, *family.parameters, *["protects"] * family.flips, "noise_epsilon", *_GAUSSIAN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -87,6 +90,7 @@ class AskedMechanism:
     parameters: tuple[tuple[str, Fraction], ...]
     zooms: int
     margins: bool
+    protects: Mapping[int, Collection[int]] | None
     table: Table = field(repr=False)
 
     def for_values(self, values: int, most: int = 1) -> Mechanism:
@@ -110,6 +114,7 @@ class AskedMechanism:
             parameters=self.parameters,
             zooms=self.zooms,
             margins=self.margins,
+            flips=self._flips(values),
         )
         answer = cast("AnswerLaw", self.table.naming(lambda: made.answer(values), "kind", MechanismError))
         if most > 1:
@@ -124,6 +129,13 @@ class AskedMechanism:
             share = Spread(levels=Levels(values, most=most)).cells_share(TwoSidedNoise)
         noise = self.table.naming(lambda: geometric_for(answer, target, one_sided, share), "epsilon", MechanismError)
         return replace(made, noise_epsilon=noise.epsilon)
+
+    def _flips(self, values: int) -> tuple[Flips, ...]:
+        asked = self.protects
+        if asked is None:
+            return ()
+        made = self.table.naming(lambda: flips_protecting(values, asked), "protects", MechanismError)
+        return cast("tuple[Flips, ...]", made)
 
     def _of_sets(self, values: int, most: int) -> Truth:
         if self.kind != "direct" or self.zooms > 1:
@@ -180,6 +192,7 @@ def read_mechanism(table: Table, question: StandingQuestion | None = None) -> As
         parameters=own,
         zooms=_zooms(table, promised),
         margins=_margins(table, promised),
+        protects=_protects(table) if table.has("protects") else None,
         table=table,
     )
 
@@ -217,6 +230,17 @@ def _margins(table: Table, promised: StandingQuestion | None) -> bool:
     if asked and (promised is not None or table.has("epsilon")):
         raise table.wrong("margins", "and an epsilon are both given; give the noise of a number in its place")
     return asked
+
+
+def _protects(table: Table) -> Mapping[int, Collection[int]]:
+    """Return which values are protected against which, by their numbers; 0 is none."""
+    asked = table.raw("protects")
+    rows = cast("dict[str, object]", asked) if isinstance(asked, dict) else {}
+    read = {int(one): others for one, others in rows.items() if one.isascii() and one.isdigit()}
+    whole = all(isinstance(others, list) and all(type(one) is int for one in others) for others in read.values())
+    if not rows or len(read) != len(rows) or not whole:
+        raise table.refuse("protects", 'values by number, each with those that hide it, 0 being none: {"1" = [2, 0]}')
+    return cast("Mapping[int, Collection[int]]", read)
 
 
 def _variance(table: Table) -> Fraction | None:

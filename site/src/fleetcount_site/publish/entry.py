@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 from fleetcount_analysis.answers import QuestionTable
 from fleetcount_analysis.answers.places import DEGREES, Places
+from fleetcount_mechanisms.noise import NoiseLaw
 
 from fleetcount_site.publish.count_law import law_of
 
@@ -90,13 +91,13 @@ def question_script(entry: Entry) -> str:
     value: dict[str, Any] = {
         "title": entry.title,
         "level": entry.level,
-        "law": law_of(table.design, table.level),
+        "law": law_of(table.design, table.level, _joined_with(entry)),
         "labels": list(table.labels),
         "windows": [[one.index, one.opens, one.released_at] for one in entry.windows],
         "units": table.units.tolist(),
         "totals": _totals(entry.total),
         "whole": "" if entry.total is None else entry.total.labels[0].capitalize(),
-        "totalLaw": _total_law(entry),
+        "added": [] if entry.total is None else table.raw.sum(axis=1).tolist(),
         "missing": _runs(table.missing),
         "first": entry.first,
         "every": entry.every_s,
@@ -122,13 +123,9 @@ def _totals(table: QuestionTable | None) -> list[tuple[int, float, int, int]]:
     return list(zip(*(column[:, 0].tolist() for column in columns), strict=True))
 
 
-def _total_law(entry: Entry) -> dict[str, Any] | None:
-    """Return the law of the opened total where it says more of all cells than their sum does; of sets it is none."""
-    if entry.total is None or entry.several:
-        return None
-    cells, total = entry.table.design, entry.total.design
-    fewer = total.noise.draw_variance < cells.values * cells.noise.draw_variance
-    return law_of(total, entry.table.level) if fewer else None
+def _joined_with(entry: Entry) -> NoiseLaw | None:
+    """Return the noise of the total that sums of cells are joined with; of sets, which add up to more, none."""
+    return None if entry.total is None or entry.several else entry.total.design.noise
 
 
 def number_scripts(table: QuestionTable) -> Iterator[tuple[str, str]]:

@@ -210,13 +210,17 @@
     return [...values];
   }
 
-  /* All cells are added up by the opened totals where these have less noise than so many cells. */
-  const byTotals = () => question.totalLaw && region.length === question.labels.length;
+  const plus = (numbers) => numbers.reduce((sum, one) => sum + one, 0);
 
-  function sumText(value, windows, together, what) {
+  /* A region's opened numbers added up over windows, by their rows; beside a total with all cells and the totals. */
+  function opened(value, rows) {
+    if (!question.law.total) return value;
+    return { value, all: plus(rows.map((one) => question.added[one])), total: plus(rows.map((one) => question.totals[one][0])) };
+  }
+
+  function sumText(value, rows, together, what) {
     try {
-      const [law, cells] = byTotals() ? [question.totalLaw, 1] : [question.law, region.length];
-      const sum = fleetcount.sumInterval(law, value, cells, windows, together);
+      const sum = fleetcount.sumInterval(question.law, opened(value, rows), region.length, rows.length, together);
       return what + ": " + interval(sum.low, sum.high, sum.estimate) + " (estimate " + shown(sum.estimate) + ")";
     } catch (error) {
       if (!(error instanceof fleetcount.TooLargeError)) throw error;
@@ -227,11 +231,9 @@
   function showRegion() {
     at("region").hidden = !region.length;
     if (!region.length) return;
-    const value = byTotals()
-      ? question.totals[row][0]
-      : region.reduce((sum, one) => sum + question.now.raw[one - 1], 0);
+    const value = plus(region.map((one) => question.now.raw[one - 1]));
     const cells = region.length + (region.length > 1 ? " cells" : " cell");
-    at("region-now").textContent = sumText(value, 1, 1, cells + " in " + windowText(row));
+    at("region-now").textContent = sumText(value, [row], 1, cells + " in " + windowText(row));
   }
 
   async function sumAll() {
@@ -249,12 +251,11 @@
       }
       for (const place of places) value += columns.raw[place];
     }
-    if (byTotals()) value = question.totals.reduce((sum, [raw]) => sum + raw, 0);
     const units = new Map();
     for (const unit of question.units) units.set(unit, (units.get(unit) || 0) + 1);
     at("region-all").textContent = sumText(
       value,
-      question.windows.length,
+      question.windows.map((_, place) => place),
       Math.max(...units.values()),
       "in all " + question.windows.length + " released windows, a device once in each",
     );

@@ -97,9 +97,11 @@
     return level;
   }
 
-  /* On which side of its threshold a one-sided release shows a count: the opened number is never too small. */
-  function sideOf(cell, threshold) {
-    return cell.raw <= threshold ? "safe" : cell.low > threshold ? "danger" : "not known";
+  /* On which side of its threshold a one-sided release shows a count: the opened number is never too small, or under
+     "down" never too large. */
+  function sideOf(cell, threshold, down) {
+    const [low, high] = down ? [cell.raw, cell.high] : [cell.low, cell.raw];
+    return high <= threshold ? "safe" : low > threshold ? "danger" : "not known";
   }
 
   function showCells(record, level) {
@@ -116,7 +118,7 @@
       interval(cell.low, cell.high, cell.estimate.number),
       shown(cell.estimate.number),
       shown(cell.raw),
-      ...(thresholds.length ? [sideOf(cell, BigInt(thresholds[cell.value - 1]))] : []),
+      ...(thresholds.length ? [sideOf(cell, BigInt(thresholds[cell.value - 1]), record.window.release.down)] : []),
     ]);
     const named = columns.map((name, place) => ({ name, number: place > 0 && place < 4 }));
     fleetcount.fillTable(at("table"), "Counts", named, rows);

@@ -10,6 +10,14 @@
     CUT = Math.log(1e-18),
     SLACK = 1e-12,
     LARGEST_CIRCLE = 2 ** 22;
+  /* As in half_widths.py and tails.py, whose numbers these are. */
+  const FAR = 40,
+    NOTHING = -46,
+    BLUR_ERROR = 0.01,
+    BLUR = 1e-3,
+    PAST = 7,
+    GRID = 500,
+    DEVIATIONS = 15;
   const LARGEST_COUNT = 1e12;
 
   class TooLargeError extends Error {}
@@ -19,12 +27,12 @@
     const half = Math.sinh(epsilon / 2);
     return {
       logCharacteristic: (angle) => -terms * Math.log1p((Math.sin(angle / 2) / half) ** 2),
-      reach: () => {
+      reach: (logTail = LOG_TAIL) => {
         let least = Infinity;
         for (let step = 1; step < 100; step++) {
           const tilt = (epsilon * step) / 100;
           const excess = Math.log(-Math.expm1(-epsilon + tilt)) + Math.log(-Math.expm1(-epsilon - tilt));
-          least = Math.min(least, (terms * (2 * Math.log(-Math.expm1(-epsilon)) - excess) + LOG_TAIL) / tilt);
+          least = Math.min(least, (terms * (2 * Math.log(-Math.expm1(-epsilon)) - excess) + logTail) / tilt);
         }
         return Math.ceil(least);
       },
@@ -32,7 +40,8 @@
   }
 
   function gaussian(variance, terms) {
-    const wave = (angle) => {
+    const wave = (turned) => {
+      const angle = turned - 2 * Math.PI * Math.round(turned / (2 * Math.PI));
       let sum = 0;
       for (let turn = -4; turn <= 4; turn++) sum += Math.exp((-variance / 2) * (angle + 2 * Math.PI * turn) ** 2);
       return Math.log(sum);
@@ -40,7 +49,7 @@
     const atZero = wave(0);
     return {
       logCharacteristic: (angle) => Math.min(0, terms * (wave(angle) - atZero)),
-      reach: () => Math.ceil(Math.sqrt(2 * terms * variance * LOG_TAIL)),
+      reach: (logTail = LOG_TAIL) => Math.ceil(Math.sqrt(2 * terms * variance * logTail)),
     };
   }
 
@@ -49,6 +58,15 @@
     gaussian: (noise, terms) => gaussian(noise.parameter, terms),
     none: () => ({ logCharacteristic: () => 0, reach: () => 0 }),
   };
+
+  /* The logarithm of the height, and the phase less that of its mean, of one device's wave at an angle. */
+  function coin(rate, turned) {
+    const square = Math.min(1 - 1e-16, 4 * rate * (1 - rate) * Math.sin(turned / 2) ** 2);
+    return [
+      Math.log1p(-square) / 2,
+      Math.atan2(rate * Math.sin(turned), 1 - rate + rate * Math.cos(turned)) - rate * turned,
+    ];
+  }
 
   /* P[m Bin(n, p) + Z >= y]. */
   function atLeast(law, n, y) {
@@ -61,16 +79,13 @@
     let distance = y - rate * n * step;
     // Whole steps, because between whole numbers the waves overshoot.
     distance -= Math.round(distance - Math.max(1 - reach, Math.min(reach - 1, distance)));
-    const spread = 4 * rate * (1 - rate);
     let sum = 0;
     for (let odd = 1; odd < size / 2; odd += 2) {
       const angle = (odd * 2 * Math.PI) / size,
         turned = step * angle;
       const quiet = noise.logCharacteristic(angle) - Math.log((Math.sin(angle / 2) * size) / 2);
       if (quiet <= CUT) break;
-      const square = Math.min(1 - 1e-16, spread * Math.sin(turned / 2) ** 2);
-      const height = Math.log1p(-square) / 2;
-      const phase = Math.atan2(rate * Math.sin(turned), 1 - rate + rate * Math.cos(turned)) - rate * turned;
+      const [height, phase] = coin(rate, turned);
       sum += Math.exp(n * height + quiet) * Math.sin(n * phase - (distance - 0.5) * angle);
     }
     return Math.max(0, Math.min(1, 0.5 + sum));
@@ -114,11 +129,118 @@
     return low;
   }
 
-  function sampledEnds(law, value, tail) {
+  /* The ends of a sum in the sample, from the chances of at least and at most that, each at least the true one. */
+  function endsOf(law, value, tail, upper, lower) {
     const guess = Math.round(value / (law.step * law.rate));
-    const upper = (n) => Math.min(1, atLeast(law, n, value) + SLACK) > tail;
-    const lower = (n) => Math.min(1, 1 - atLeast(law, n, value + 1) + SLACK) <= tail;
-    return [(firstTrue(upper, guess) - 1) * law.step + 1, (firstTrue(lower, guess) - 1) * law.step + law.step - 1];
+    const first = firstTrue((n) => Math.min(1, upper(n)) > tail, guess),
+      past = firstTrue((n) => Math.min(1, lower(n)) <= tail, guess);
+    return [(first - 1) * law.step + 1, (past - 1) * law.step + law.step - 1];
+  }
+
+  function sampledEnds(law, value, tail) {
+    return endsOf(
+      law,
+      value,
+      tail,
+      (n) => atLeast(law, n, value) + SLACK,
+      (n) => 1 - atLeast(law, n, value + 1) + SLACK,
+    );
+  }
+
+  /* A combination of noises: parts [weight, noise, its variance], of sums of as many draws as there are. */
+  const spreadOf = (parts) => Math.sqrt(parts.reduce((sum, [weight, , variance]) => sum + weight ** 2 * variance, 0));
+  const farthest = (parts, logTail) => Math.max(...parts.map(([weight, noise]) => weight * noise.reach(logTail)));
+
+  /* The waves of a combination and a normal of deviation `blur` at the odd multiples of an angle: [odd, height] of those
+   * whose logarithm is above a limit, `rest` being what is added to it. */
+  function wavesOf(parts, blur, turn, last, limit, rest) {
+    const kept = [];
+    for (let odd = 1; odd < last; odd += 2) {
+      let height = -((blur * odd * turn) ** 2) / 2 + rest(odd * turn);
+      for (const [weight, noise] of parts) {
+        if (height <= limit) break;
+        height += noise.logCharacteristic(weight * odd * turn);
+      }
+      if (height > limit) kept.push([odd, height]);
+    }
+    return kept;
+  }
+
+  /* c with P[|E| <= c] >= level, E a combination of noises: half_widths.half_width. */
+  function halfWidth(parts, level, past) {
+    const error = 1 - level,
+      spread = spreadOf(parts),
+      blur = Math.max(spread / 100, 1e-3);
+    const far = FAR * spread + farthest(parts, FAR),
+      turn = Math.PI / (2 * far);
+    const waves = wavesOf(parts, blur, turn, Math.ceil(9 / blur / turn), NOTHING, () => 0);
+    const wanted = 1 - error * (1 - BLUR_ERROR);
+    let low = 0,
+      high = far;
+    while (high - low > 1e-6 * spread) {
+      const middle = (low + high) / 2;
+      const inside = waves.reduce((sum, [odd, wave]) => sum + (Math.exp(wave) / odd) * Math.sin(odd * turn * middle), 0);
+      if ((4 / Math.PI) * inside >= wanted) high = middle;
+      else low = middle;
+    }
+    return high + blur * past + 1e-9;
+  }
+
+  /* The ends of a sum of sampled devices and a combination of noises: tails.JoinedLaw. */
+  function joinedEnds(law, parts, value, tail) {
+    const spread = spreadOf(parts),
+      blur = BLUR * spread,
+      grid = spread / GRID,
+      { rate, step } = law,
+      circles = new Map();
+    const ownReach = DEVIATIONS * spread + farthest(parts, LOG_TAIL);
+    const turned = (size) => {
+      if (!circles.has(size)) {
+        const turn = (2 * Math.PI) / size,
+          last = Math.max(2, Math.sqrt(-2 * CUT) / blur / turn);
+        circles.set(size, wavesOf(parts, blur, turn, last, CUT, (angle) => -Math.log((angle * size) / 4)));
+      }
+      return circles.get(size);
+    };
+    const chance = (n, y) => {
+      const far = (LOG_TAIL * step) / 3,
+        variance = rate * (1 - rate) * n * step * step;
+      const reach = far + Math.sqrt(far * far + 2 * LOG_TAIL * variance) + ownReach + 2;
+      const size = 2 ** Math.ceil(Math.log2(4 * reach));
+      if (size > LARGEST_CIRCLE) throw new TooLargeError("a sum that spreads over more than a million numbers");
+      let distance = y - rate * n * step;
+      distance -= Math.round(distance - Math.max(1 - reach, Math.min(reach - 1, distance)));
+      let sum = 0;
+      for (const [odd, wave] of turned(size)) {
+        const angle = (odd * 2 * Math.PI) / size;
+        const [height, phase] = coin(rate, step * angle);
+        sum += Math.exp(n * height + wave) * Math.sin(n * phase - distance * angle);
+      }
+      return Math.max(0, Math.min(1, 0.5 + sum));
+    };
+    const down = Math.floor(value / grid) * grid - PAST * blur,
+      up = Math.ceil(value / grid) * grid + PAST * blur;
+    return endsOf(law, value, tail, (n) => chance(n, down) + 3 * SLACK, (n) => 1 - chance(n, up) + 3 * SLACK);
+  }
+
+  /* What a released sum holds by the total: its estimate in the sample, and the noises in that. */
+  function joinedWith(law, sum, cells, windows) {
+    const { total } = law,
+      taken = cells * total.share,
+      size = (weight) => Math.round(Math.abs(weight) * 1e9) / 1e9;
+    const part = (weight, noise, draws) => {
+      const terms = law.aggregators * draws;
+      return [size(weight), NOISES[noise.kind](noise, terms), terms * noise.variance];
+    };
+    const parts = [
+      part(1 - taken, law.noise, cells * windows),
+      part(taken, law.noise, (total.cells - cells) * windows),
+      part(taken, total.noise, windows),
+    ];
+    return {
+      value: sum.value + taken * (sum.total - sum.all),
+      parts: parts.filter(([weight, , variance]) => weight > 0 && variance > 0),
+    };
   }
 
   /* log Gamma for arguments of 1 and more: Stirling's series, shifted to where it has sixteen digits. */
@@ -158,15 +280,18 @@
   /**
    * Return {estimate, low, high} of a sum of published counts, devices counted once in every window.
    *
-   * law       {aggregators, noise: {kind, parameter, up, mean}, rate, weight, level}: what each aggregator added to
-   *           each number; rate the sampling rate, 1 if devices answer the truth; level such as 0.95
-   * value     the opened numbers added up; cells, windows how many of each; together how many of the windows share one
-   *           toss of a device's coin
+   * law       {aggregators, noise: {kind, parameter, up, mean, variance}, rate, weight, level, total}: what each
+   *           aggregator added to each number; rate the sampling rate, 1 if devices answer the truth; level such as
+   *           0.95; total is null, or {noise, share, cells, past} of a total of all cells that was opened beside them
+   * value     the opened numbers added up, or with a total {value, all, total}: those of the region, of all cells, and
+   *           the opened totals; cells, windows how many of each; together how many of the windows share one toss of a
+   *           device's coin
    *
    * Throws TooLargeError where the law is too wide, and where answers are randomized, whose law is another.
    */
   function sumInterval(law, value, cells, windows, together) {
     if (law.responses) throw new TooLargeError("sums of randomized answers are not computed in a page");
+    if (law.total) return joinedInterval(law, value, cells, windows, together);
     if (Math.abs(value) > LARGEST_COUNT) throw new TooLargeError("a sum beyond 10^12");
     const terms = law.aggregators * cells * windows,
       tail = (1 - law.level) / 2;
@@ -185,6 +310,19 @@
       }
     }
     return { estimate, low: Math.max(0, low), high: Math.max(0, high) };
+  }
+
+  function joinedInterval(law, sum, cells, windows, together) {
+    const { value, parts } = joinedWith(law, sum, cells, windows);
+    let low, high;
+    if (law.rate === 1) {
+      const reach = halfWidth(parts, law.level, law.total.past),
+        middle = Math.round(value);
+      [low, high] = [Math.min(Math.ceil(value - reach), middle), Math.max(Math.floor(value + reach), middle)];
+    } else {
+      [low, high] = joinedEnds({ rate: law.rate, step: together }, parts, value, (1 - law.level) / 2);
+    }
+    return { estimate: value / law.weight, low: Math.max(0, low), high: Math.max(0, high) };
   }
 
   Object.assign(fleetcount, { sumInterval, TooLargeError });

@@ -63,6 +63,7 @@
       }),
     4: (reader, values) => binary(reader, values, () => readFlip(reader, "Mangat")),
     5: (reader) => ({ mode: "response", ...readFlip(reader, "Mangat on every cell") }),
+    7: readAsymmetric,
     6: (reader, values) => {
       const keep = reader.fraction(),
         least = Fraction.of(1, values + 1);
@@ -70,6 +71,14 @@
       return { kind: "k-ary", mode: "response", hit: keep, miss: ONE.minus(keep).times(Fraction.of(1, values)) };
     },
   };
+
+  /* One bit a value, each wrong one way or both: the channel is that of the values that tell least. */
+  function readAsymmetric(reader, values) {
+    const { miss: flip } = readFlip(reader, "asymmetric");
+    const both = Array.from({ length: values }, () => reader.count(1, 1, 3)).includes(3);
+    const miss = both ? Fraction.of(flip.numerator, flip.denominator + flip.numerator) : flip;
+    return { kind: "asymmetric", mode: "response", hit: both ? ONE.minus(miss) : ONE, miss };
+  }
 
   function readFlip(reader, kind) {
     const flip = reader.fraction();
@@ -109,13 +118,15 @@
   }
 
   function readRelease(reader) {
-    const kind = KINDS[reader.count(1, 1, 4)],
+    const code = reader.count(1, 1, 5),
+      down = code === 5,
+      kind = down ? "one-sided" : KINDS[code],
       noised = reader.count(1, 0, 2);
     const number = noised ? reader.fraction() : null;
     const coarser = noised === 2 ? Array.from({ length: reader.count(1, 1, 8) }, () => readLevel(reader)) : [];
     const level = reader.fraction();
     const thresholds = Array.from({ length: reader.count(2, 0, 8190) }, () => reader.uint(4));
-    return { kind, number, coarser, level, thresholds };
+    return { kind, down, number, coarser, level, thresholds };
   }
 
   function checkNoise(kind, number) {
