@@ -288,6 +288,10 @@ REFUSED: dict[str, tuple[tuple[str, ...], str]] = {
         ("renew", "--certificate", "car.crt", "--csr", "gone.csr", "--output", "x.crt"),
         "this key is on the deny list",
     ),
+    "renewing for the key that it has": (
+        ("renew", "--certificate", "car.crt", "--csr", "car.csr", "--output", "x.crt"),
+        "the new key has a certificate already",
+    ),
     "renewing for another's key": (
         ("renew", "--certificate", "car.crt", "--csr", "alpha.csr", "--output", "x.crt"),
         "the new key has a certificate already",

@@ -27,7 +27,7 @@ from fleetcount_mechanisms.losses import (
 from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import fraction_down, near_exp, near_log, near_sqrt, rounded_up
 
-_OFTEN: Final = Fraction(1, 5)
+_FREQUENT: Final = Fraction(1, 5)
 """The rate from which on a total of sampled answers has 4 times the variance of a cell, and not 8 times."""
 _RESPONSE_GRID: Final = 1000
 _VARIANCE_GRID: Final = 100
@@ -101,7 +101,7 @@ class Spread:
             ratio = self.free_total(law)
         elif form is AnswerForm.TWO_ROUNDS and law is GaussianNoise and unit == self.levels.count == 1:
             hit, miss = channel_of(answer)
-            ratio = Fraction(4 if hit - miss >= _OFTEN else 8)
+            ratio = Fraction(4 if hit - miss >= _FREQUENT else 8)
             if answer.values <= ratio:
                 return self
         else:

@@ -294,7 +294,11 @@ async def test_all_calls_of_a_fleet_with_a_relay_go_through_it_and_without_one_t
     for connections in ("own", "shared"):
         spec = spec_of(connections=connections, relay=relay, authorities=str(tmp_path))
         fleet = Connections(spec, authority)
-        for transport in (fleet.of(DeviceIdentity.generate(authority)), fleet.scout(), fleet.calling()):
+        for transport in (
+            fleet.of(DeviceIdentity.generate(authority)),
+            fleet.question_transport(),
+            fleet.shared_grpc(),
+        ):
             inner: Any = getattr(transport, "_inner", transport)
             assert inner._relay == relay
 

@@ -231,10 +231,12 @@ class PkiDirectory:
         if not isinstance(public, ec.EllipticCurvePublicKey):
             raise UsageError("the certificate has no P-256 key")
         if key is not None:
-            _check_not_denied(public_key_digest(key), denied)
-            issued = next((one for one in known if one.key == public_key_digest(key)), None)
-            if issued is not None and issued.party != found.party:
+            digest = public_key_digest(key)
+            _check_not_denied(digest, denied)
+            begun = [one for one in known if one.key == digest]
+            if any(one.key == found.key or one.party != found.party for one in begun):
                 raise UsageError("the new key has a certificate already")
+            issued = next((one for one in reversed(begun) if one.ends >= self._now), None)
         if found.key in denied and issued is None:
             raise UsageError(f"the key of {found.names[0]!r} is on the deny list; enrol a new one")
         _check_new(output)

@@ -393,7 +393,7 @@ def _zoom_lines(planned: Plan, epsilon: Fraction) -> list[str]:
     cells = f"{levels.values} values in order" if levels.line else f"{levels.grid[0]} by {levels.grid[1]} squares"
     lines = [
         f"{len(levels.sides)} zooms of {cells} in one report; standard error of an empty cell as released,",
-        "in counts of all zooms that add up, and as a sum of cells under the same epsilon with one zoom alone:",
+        "with all zooms reconciled, and of sums of cells where one zoom alone is released under the same epsilon:",
     ]
     sided = design.noise.mean != 0
     # Noise with one side has a mean, and no best combination of zooms was worked out for it.
