@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Self
 
@@ -153,13 +153,13 @@ class Below:
 
     `seen` has each as it was last seen: what it took after that, a fifth of a second at most, is missing. `memory` is
     the largest sum of resident bytes; pages that processes share count once for each, so the true figure is smaller.
-    `look` is called after each look with what was seen.
+    `told` is called after each look with what was seen.
     """
 
-    def __init__(self, root: int, look: Callable[[list[Process]], None] = lambda _: None) -> None:
+    def __init__(self, root: int, told: Callable[[list[Process]], None] = lambda _: None) -> None:
         self.seen: dict[int, Process] = {}
         self.memory = 0
-        self._root, self._look = root, look
+        self._root, self._told = root, told
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._sample, name="below", daemon=True)
 
@@ -176,9 +176,16 @@ class Below:
         """The CPU seconds of all."""
         return sum(one.cpu_s for one in self.seen.values())
 
+    def look(self) -> None:
+        """Look once."""
+        found = processes_below(self._root)
+        for one in found:
+            known = self.seen.get(one.number, one)
+            # One that has ended and is not waited for yet has no command line any more.
+            self.seen[one.number] = replace(one, command=one.command or known.command)
+        self.memory = max(self.memory, sum(one.resident for one in found))
+        self._told(found)
+
     def _sample(self) -> None:
         while not self._ended.wait(0.2):
-            found = processes_below(self._root)
-            self.seen.update({one.number: one for one in found})
-            self.memory = max(self.memory, sum(one.resident for one in found))
-            self._look(found)
+            self.look()
