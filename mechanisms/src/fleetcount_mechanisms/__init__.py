@@ -88,9 +88,8 @@ else:
             "planned_noise": "Spread",
             "planning": "Plan plan_question",
             "randomness": "RandomSource SeededRandom SystemRandom",
-            "responses": (
-                "AsymmetricVector Flips KaryResponse Mangat MangatVector OptimizedUnaryEncoding TwoCoin Warner"
-            ),
+            "responses": "AsymmetricVector Flips KaryResponse Mangat MangatVector OptimizedUnaryEncoding TwoCoin"
+            " Warner",
             "sampling": "SamplingDie toss",
             "statement": "AdversaryView",
         },

@@ -1,4 +1,4 @@
-"""Exact draws from the laws of `noise`, by aggregators and whoever imitates them; a device only states laws."""
+"""Exact draws from the laws of `noise`, by aggregators and whoever imitates them; a device draws none."""
 
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.gaussian import DiscreteGaussian
