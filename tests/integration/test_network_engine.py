@@ -16,6 +16,7 @@ from fleetcount_client.answering import draw_two_round, truth_of
 from fleetcount_client.signals import Reading
 from fleetcount_client.timer import uniform_seconds
 from fleetcount_mechanisms.randomness import RandomSource
+from fleetcount_mechanisms.responses import Flips
 from fleetcount_protocol.ids import Digest, SessionId
 from fleetcount_protocol.window.domain import Bins, Categories, SquareGrid
 from fleetcount_simulator import faults
@@ -275,7 +276,15 @@ def test_mosquitto_carries_a_fleet_as_the_embedded_broker_does() -> None:
         (Mechanism(name="d", kind="direct", noise_epsilon=Fraction(10)), 3, 3),
         (Mechanism(name="g", kind="direct", noise_variance=Fraction(1, 2)), 3, 3),
         (Mechanism(name="o", kind="one-sided", noise_epsilon=Fraction(10), direction="up"), 3, 3),
+        (Mechanism(name="p", kind="one-sided", noise_epsilon=Fraction(10), direction="down"), 3, 3),
         (Mechanism(name="m", kind="mangat", epsilon_local=Fraction(1), noise_epsilon=Fraction(10)), 1, 2),
+        (
+            Mechanism(
+                name="a", kind="asymmetric", epsilon_local=Fraction(2), noise_epsilon=Fraction(10), flips=(*Flips,)
+            ),
+            3,
+            3,
+        ),
     ],
 )
 def test_every_kind_of_question_on_the_wire_can_be_asked(mechanism: Mechanism, values: int, outputs: int) -> None:

@@ -44,7 +44,7 @@ def test_an_epsilon_is_the_number_that_it_is_printed_as(epsilon: object) -> None
         ({"epsilon": 0}, "epsilon: '0' is out of range"),
         ({"epsilon": float("nan")}, "epsilon: 'nan' is not a number"),
         ({"noise": "gausian"}, "noise is 'gausian', allowed: geometric or gaussian; did you mean 'gaussian'?"),
-        ({"mechanism": "onesided"}, "unary, one-sided; did you mean 'one-sided'?"),
+        ({"mechanism": "onesided"}, "unary, asymmetric, one-sided; did you mean 'one-sided'?"),
         ({"mechanism": "one-sided", "noise": "gaussian"}, "two sides"),
         ({"zooms": 2, "values": 8}, "a square number"),
         ({"zooms": 1}, "zooms is 1, allowed: 2 to"),
