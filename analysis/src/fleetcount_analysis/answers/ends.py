@@ -125,7 +125,7 @@ def _apart(design: Design, sums: Sums, read: Callable[[Design, Sums], tuple[_Col
         for cell, part in zip(ways.tolist(), parts, strict=True)
     ]
     order = np.argsort(np.concatenate([np.flatnonzero(part) for part in parts]))
-    return tuple(np.concatenate(one)[order] for one in zip(*columns, strict=True))
+    return tuple(cast("_Column", np.concatenate(one)[order]) for one in zip(*columns, strict=True))
 
 
 def estimates_of(design: Design, sums: Sums) -> Floats:
