@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import random
+import re
 import sys
 import time
 from fractions import Fraction
@@ -89,7 +90,8 @@ class Restless:
         config = write_device(deployment.written, number, transport="grpc")
         text = config.read_text().replace('largest_epsilon = "1" ', 'largest_epsilon = "20"').replace('"10"', '"100"')
         text = text.replace("[policy]", '[questions]\njoin = "auto"\n\n[policy]\nallow_direct = true', 1)
-        text = text.replace("Vehicle.CurrentLocation", SIGNAL)
+        # The policy of `keys init` takes signals that other tests of the deployment ask for.
+        text = re.sub(r"(?m)^signals = .*$", f'signals = ["{SIGNAL}"]', text).replace("Vehicle.CurrentLocation", SIGNAL)
         config.write_text(text)
         (config.parent / "currentlocation.json").write_text(json.dumps(standing_names(deployment)[truth - 1]))
         self._command = [sys.executable, "-m", "fleetcount", "device", "run", "--config", str(config)]
