@@ -26,8 +26,12 @@ from fleetcount_protocol.question import (  # noqa: E402 - path
     orders,
     question_json,
 )
-from fleetcount_protocol.question import signing as signed_question_file  # noqa: E402 - path
-from fleetcount_protocol.question.question import decode_question, window_at, window_verify_key  # noqa: E402 - path
+from fleetcount_protocol.question.question import (  # noqa: E402 - path
+    decode_question,
+    encode_signed_question,
+    window_at,
+    window_verify_key,
+)
 from fleetcount_protocol.release import commitments  # noqa: E402 - path
 from fleetcount_protocol.release.chain import ChainLink  # noqa: E402 - path
 from fleetcount_protocol.release.record import decode_record, sign_record  # noqa: E402 - path
@@ -98,7 +102,7 @@ def questions() -> list[dict[str, Any]]:
                 **({} if unstarted is made else {"start": made.schedule.first}),
                 "seed": question_samples.SEED.hex(),
                 "signatures": [signature.hex() for signature in signed.signatures],
-                "file": signed_question_file.encode_signed_question(signed).hex(),
+                "file": encode_signed_question(signed).hex(),
                 "windows": [
                     {
                         "index": window.question.index,

@@ -13,6 +13,7 @@ from fleetcount_aggregator.release.record import build_record, release_time, sam
 from fleetcount_aggregator.storage.rows import read_batches, read_ledger, read_rejections
 from fleetcount_mechanisms.answers import Side
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw
+from fleetcount_mechanisms.noise_draws import draw_noise
 from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
 from fleetcount_mechanisms.responses import AsymmetricVector, Flips, KaryResponse, Mangat, MangatVector
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -86,7 +87,7 @@ async def test_a_release_with_gaussian_noise_is_drawn_opened_and_recorded_as_suc
     drawn = []
     for position in range(2):
         network.core(position).context.host.noise = SystemNoise(SeededRandom(position))
-        drawn.append(GaussianNoise(Fraction(9)).draw(SeededRandom(position), 3))
+        drawn.append(draw_noise(GaussianNoise(Fraction(9)), SeededRandom(position), 3))
     await answer_whole(network, window, [[0, 1, 0], [0, 0, 1], [0, 0, 1]])
 
     record = await release(network, window)

@@ -9,6 +9,7 @@ from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.release.record import build_record, same_record
 from fleetcount_mechanisms.noise import TwoSidedNoise
+from fleetcount_mechanisms.noise_draws import draw_noise
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import ledger_loss_of
@@ -124,7 +125,7 @@ async def test_every_aggregator_adds_a_draw_of_its_own_to_every_number_of_every_
     drawn = []
     for position in range(3):
         network.core(position).context.host.noise = SystemNoise(SeededRandom(position))
-        drawn.append(TwoSidedNoise(Fraction(1, 2)).draw(SeededRandom(position), 10))
+        drawn.append(draw_noise(TwoSidedNoise(Fraction(1, 2)), SeededRandom(position), 10))
     await answer_whole(network, window, [one_hot(truth) for truth in TRUTHS])
 
     record = await release(network, window)
