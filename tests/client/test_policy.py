@@ -14,13 +14,21 @@ from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust, judge_qu
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.renyi import pure_divergence
-from fleetcount_mechanisms.responses import KaryResponse, MangatVector
+from fleetcount_mechanisms.responses import (
+    AsymmetricVector,
+    Flips,
+    KaryResponse,
+    Mangat,
+    MangatVector,
+    RandomizedResponse,
+)
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.question import Question, window_at
+from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 
 from tests.client.deployment import SIGNAL, START, Deployment, charge_of, open_policy
@@ -295,6 +303,27 @@ def test_with_trust_in_no_operator_a_direct_window_is_refused_even_where_it_is_a
 
     assert refusal is not None
     assert (refusal.rule, "one honest operator" in refusal.message) == ("trust", True)
+
+
+@pytest.mark.parametrize(
+    ("answer", "hides"),
+    [
+        (Mangat(Fraction(1, 2)), "a value behind none"),
+        (AsymmetricVector.from_epsilon(Fraction(2), (Flips.UP,)), "a value behind those that hide it"),
+    ],
+)
+def test_who_trusts_no_operator_takes_no_answer_that_hides_one_way_only(
+    answer: RandomizedResponse, hides: str
+) -> None:
+    window = WORLD.window(mode=Mode.RESPONSE, mechanism=answer, domain=Categories(names=("A",)))
+    wide = {"largest_local_epsilon": Fraction(20), "largest_epsilon": Fraction(20)}
+    refusal = judge_window(open_policy(trust=Trust.NO_OPERATOR, **wide), window)
+
+    assert refusal is not None
+    assert refusal.rule == "allow_one_sided"
+    assert f"the answer hides {hides} only" in refusal.message
+    assert judge_window(open_policy(trust=Trust.NO_OPERATOR, allow_one_sided=True, **wide), window) is None
+    assert judge_window(open_policy(**wide), window) is None, "the noise of an honest operator hides both"
 
 
 def test_randomized_answers_to_the_same_question_do_not_go_on_for_ever() -> None:

@@ -262,12 +262,21 @@ def _release(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
     return PolicyRefusal(rule="allow_exact_release", message=message)
 
 
+_HIDES: Final = {
+    Relation.ONE_SIDED: "a value behind none",
+    Relation.ONE_SIDED_DOWN: "none behind a value",
+    Relation.ASYMMETRIC: "a value behind those that hide it",
+}
+
+
 def _relation(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
-    relation = cost_of(window).loss.relation
+    relation, what, local = cost_of(window).loss.relation, "release", window.design.kind.relation
+    if policy.trust is Trust.NO_OPERATOR and window.design.device_randomizes and local.one_way:
+        # Nobody's noise is counted on, so that what the answer itself hides is all there is.
+        relation, what = local, "answer"
     if not relation.one_way or policy.allow_one_sided:
         return None
-    hides = "none behind a value" if relation is Relation.ONE_SIDED_DOWN else "a value behind none"
-    message = f"the release hides {hides} only ({relation.value}); allowed only with allow_one_sided = true"
+    message = f"the {what} hides {_HIDES[relation]} only ({relation.value}); allowed only with allow_one_sided = true"
     return PolicyRefusal(rule="allow_one_sided", message=message)
 
 
