@@ -312,9 +312,7 @@ def test_with_trust_in_no_operator_a_direct_window_is_refused_even_where_it_is_a
         (AsymmetricVector.from_epsilon(Fraction(2), (Flips.UP,)), "a value behind those that hide it"),
     ],
 )
-def test_who_trusts_no_operator_takes_no_answer_that_hides_one_way_only(
-    answer: RandomizedResponse, hides: str
-) -> None:
+def test_who_trusts_no_operator_takes_no_answer_that_hides_one_way_only(answer: RandomizedResponse, hides: str) -> None:
     window = WORLD.window(mode=Mode.RESPONSE, mechanism=answer, domain=Categories(names=("A",)))
     wide = {"largest_local_epsilon": Fraction(20), "largest_epsilon": Fraction(20)}
     refusal = judge_window(open_policy(trust=Trust.NO_OPERATOR, **wide), window)
