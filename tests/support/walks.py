@@ -8,6 +8,7 @@ A file's floor is one more than the highest that it imports. Real code runs, in 
 
 import ast
 import asyncio
+import gc
 import sys
 import tempfile
 import threading
@@ -72,6 +73,9 @@ def _is_import(frame: FrameType) -> bool:
 def recorded() -> Iterator[Walk]:
     """Record what runs, in every thread that begins meanwhile too."""
     walk = Walk()
+    # What earlier tests left is collected before: its ends (of generators, of finalizers) are no step of a walk.
+    gc.collect()
+    gc.disable()
     threading.setprofile(walk.note)
     sys.setprofile(walk.note)
     try:
@@ -79,6 +83,7 @@ def recorded() -> Iterator[Walk]:
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
+        gc.enable()
     walk.edges = {(one, other) for one, other in walk.edges if one != other}
 
 
