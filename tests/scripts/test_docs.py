@@ -125,6 +125,25 @@ def test_a_census_is_a_table_of_two_signals_beside_its_truth(tmp_path: Path) -> 
 
 
 @pytest.mark.processes
+def test_protected_brakes_are_counted_beside_their_truth_and_proved_of_nobody(tmp_path: Path) -> None:
+    told = run(tmp_path, sys.executable, str(ROOT / "examples" / "protected_brakes.py"))
+
+    rows = [line.replace(",", "").split() for line in told.splitlines()]
+    counted = {row[0]: [float(one) for one in row[1:] if one != "to"] for row in rows[2:5]}
+    assert list(counted) == ["faulty", "worn", "sound"]
+    for low, high, _, true, error, if_all_hid_all in counted.values():
+        assert low <= true <= high
+        assert error <= if_all_hid_all
+    proved = {row[0]: (int(row[-4]), int(row[-2])) for row in rows if row[-1] == "vehicles"}
+    assert proved["faulty"] == (0, 1_500)
+    assert proved["worn"] == (0, 9_000)
+    # The bit of sound brakes is never wrong upwards, and stays 1 with chance 1 - 1/e: 37,500 times .632 is 23,705.
+    assert abs(proved["sound"][0] - 23_705) < 600
+    assert "both operators together: epsilon 2.00000, for faulty, worn replaced by worn, sound or none" in told
+    assert "that a device has sound, or does not have faulty, is not protected" in told
+
+
+@pytest.mark.processes
 def test_speeds_of_a_morning_are_beside_their_truth(tmp_path: Path) -> None:
     told = run(tmp_path, sys.executable, str(ROOT / "examples" / "bologna_speeds.py")).splitlines()
 
