@@ -303,9 +303,14 @@ def test_numbers_joined_with_a_total_cover_each_and_all_at_once(case: tuple[Nois
     assert alone < 0.93
 
 
-@pytest.mark.parametrize("noise", [NINE, *later(WIDE[1])], ids=of)
-def test_sampled_numbers_joined_with_a_total_cover(noise: NoiseLaw) -> None:
-    table, counts = summed(noise, 4, Fraction(1, 4))
+RARELY, OFTEN = Fraction(1, 10), Fraction(9, 20)
+SAMPLED = [(NINE, 4, Fraction(1, 4)), *later((WIDE[1], 4, Fraction(1, 4)), (NARROW, 4, Fraction(1, 4)))]
+SAMPLED += later((ONE, 4, OFTEN), (WIDE[1], 4, OFTEN), (NINE, 8, RARELY), (WIDE[1], 8, RARELY))
+
+
+@pytest.mark.parametrize("case", SAMPLED, ids=str)
+def test_sampled_numbers_joined_with_a_total_cover(case: tuple[NoiseLaw, int, Fraction]) -> None:
+    table, counts = summed(*case)
 
     _, low, high = window_totals(table)
 

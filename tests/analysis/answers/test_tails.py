@@ -1,12 +1,13 @@
 """Tails of sampled sums against brute force, and the search for interval ends."""
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from fleetcount_analysis.answers.noises import NoiseTotal, Parts, ScaledNoise, noise_total, variance_of
-from fleetcount_analysis.answers.tails import JoinedLaw, SumLaw, first_true, tail_of
+from fleetcount_analysis.answers.tails import JoinedLaw, SumLaw, first_true, joined_ends, tail_of
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import RangeError, TooLargeError
 from fleetcount_analysis.gaussian_sums import GaussianSum
@@ -64,15 +65,16 @@ def combined_mass(parts: Parts, fine: int, reach: int) -> np.ndarray:
     ids=["Gaussian", "geometric", "narrow"],
 )
 @pytest.mark.parametrize("steps", [(1,), (3,), (1, -1)])
-def test_joined_tails_are_never_below_the_true_ones_and_those_of_a_nearer_threshold(
+def test_joined_tails_are_never_below_the_true_ones_and_above_them_by_what_is_near_a_threshold(
     parts: Parts, steps: tuple[int, ...]
 ) -> None:
-    law, rate, fine, reach = JoinedLaw(steps=steps, sampling_rate=Fraction(1, 4), parts=parts), 0.25, 10, 1500
-    mass, near = combined_mass(parts, fine, reach), 14.01e-3 * math.sqrt(variance_of(parts))
+    rate, fine, reach = 0.25, 10, 1500
+    law = JoinedLaw(steps=steps, sampling_rate=Fraction(1, 4), parts=parts, tail=0.01)
+    mass, last = combined_mass(parts, fine, reach), (400 + 3 / math.sqrt(0.01)) / math.sqrt(variance_of(parts))
     assert mass.sum() == pytest.approx(1, abs=1e-12)
     z = np.arange(-reach, reach + 1) / fine
 
-    def at_least(counts: tuple[int, ...], y: float) -> float:
+    def mean(counts: tuple[int, ...], of: Callable[[np.ndarray], np.ndarray]) -> float:
         coins = np.ones(1), np.zeros(1)
         for step, n in zip(steps, counts, strict=True):
             here = np.arange(n + 1)
@@ -80,15 +82,69 @@ def test_joined_tails_are_never_below_the_true_ones_and_those_of_a_nearer_thresh
                 np.outer(coins[0], stats.binom.pmf(here, n, rate)).ravel(),
                 np.add.outer(coins[1], step * here).ravel(),
             )
-        return float(sum(one * mass[z >= y - where - 1e-9].sum() for one, where in zip(*coins, strict=True)))
+        return float(sum(one * (mass @ of(z + where)) for one, where in zip(*coins, strict=True)))
 
     for counts in ((0,) * len(steps), (23, 4)[: len(steps)]):
         middle = rate * float(np.dot(steps, counts))
         for y in middle + np.array([-31.0, -8.3, -2.05, 0.0, 3.7, 9.9]):
             rows, outputs = np.array([counts]), np.array([y])
             upper, lower = law.upper_tail(rows, outputs)[0], law.lower_tail(rows, outputs)[0]
-            assert at_least(counts, y) - 1e-14 <= upper <= at_least(counts, y - near) + 1e-11
-            assert 1 - at_least(counts, y + 1e-6) - 1e-14 <= lower <= 1 - at_least(counts, y + near + 1e-6) + 1e-11
+            near = mean(counts, lambda v, y=y: np.sinc(last * (v - y) / (2 * math.pi)) ** 2) + 1e-9
+            true, below = (mean(counts, one) for one in (lambda v, y=y: v >= y - 1e-9, lambda v, y=y: v <= y + 1e-9))
+            assert true - 1e-14 <= upper <= true + near
+            assert below - 1e-14 <= lower <= below + near
+
+
+FINE = 3
+SAMPLED_ZOOMS: dict[str, Parts] = {
+    name: ((2 / 3, 1, law), (1 / 3, 2, law))
+    for name, law in (
+        ("Gaussian", GaussianSum(parameter=Fraction(9), terms=2)),
+        ("geometric", noise_sum(Fraction(1, 4), 2)),
+    )
+}
+"""A cell of a pair beside the number of the pair, all three with one noise: 2/3 of its own, 1/3 of both others."""
+
+
+@pytest.mark.parametrize("name", SAMPLED_ZOOMS)
+@pytest.mark.parametrize("level", [Fraction(19, 20), Fraction(999, 1000)])
+def test_joined_ends_cover_every_count_at_their_level_by_the_exact_law(name: str, level: Fraction) -> None:
+    parts, tail, reach = SAMPLED_ZOOMS[name], tail_of(level), 1200
+    mass = combined_mass(parts, FINE, reach)
+    law = JoinedLaw(steps=(1,), sampling_rate=Fraction(1, 4), parts=parts, tail=tail)
+    values = np.arange(-reach, reach + FINE * 400 + 1) / FINE
+
+    low, high = joined_ends(law, values)
+
+    covered = []
+    for count in (0, 1, 2, 5, 17, 40, 150, 400):
+        spread = np.zeros(FINE * count + 1)
+        spread[::FINE] = stats.binom.pmf(np.arange(count + 1), count, 0.25)
+        chances = np.convolve(mass, spread)
+        inside = ((np.maximum(low, 0) <= count) & (count <= high))[: chances.size]
+        covered.append(float(chances[inside].sum()))
+    assert min(covered) >= float(level) - 1e-9
+    # Ends below 0 are cut; from some devices on hardly more than the level is covered.
+    assert max(covered[5:]) <= float(level) + 0.15 * (1 - float(level))
+
+
+@pytest.mark.parametrize("name", SAMPLED_ZOOMS)
+@pytest.mark.parametrize("step", [1, 3])
+def test_joined_ends_are_those_of_a_search_by_tails_alone_whatever_was_asked_before(name: str, step: int) -> None:
+    law = JoinedLaw(steps=(step,), sampling_rate=Fraction(1, 4), parts=SAMPLED_ZOOMS[name], tail=0.025)
+    random = np.random.default_rng(5)
+    for most in (40, 4000):
+        values = random.uniform(-20, most, 60)
+        found = joined_ends(law, values)
+        assert [one.tolist() for one in joined_ends(law, values[::-1])] == [one[::-1].tolist() for one in found]
+        for value, low, high in zip(values.tolist(), *found, strict=True):
+            first, past = (low - 1) // step + 1, high // step + 1
+            tails = [law.upper_tail(np.array([[n]]), np.array([value]))[0] for n in (first - 1, first)]
+            assert first == 0 or tails[0] <= 0.025
+            assert tails[1] > 0.025
+            tails = [law.lower_tail(np.array([[n]]), np.array([value]))[0] for n in (past - 1, past)]
+            assert tails[1] <= 0.025
+            assert past == 0 or high == 0 or tails[0] > 0.025
 
 
 def test_scaled_noise_is_the_law_of_the_multiple() -> None:

@@ -36,7 +36,7 @@ from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.half_widths import half_width
-from fleetcount_analysis.answers.hierarchy import whole_ends
+from fleetcount_analysis.answers.hierarchy import ends_of, whole_ends
 from fleetcount_analysis.answers.noises import Parts, ScaledNoise, noise_total, variance_of
 from fleetcount_analysis.answers.tails import JoinedLaw, SumLaw, first_true, sampled_high, sampled_low, tail_of
 from fleetcount_analysis.channels import LARGEST_COUNT, AnySum
@@ -156,8 +156,8 @@ def sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
 def _sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
     tail = tail_of(level)
     _check_size(sums.values)
-    if sums.joined is not None and design.channel[0] == 1:
-        low, high = whole_ends(sums.joined.estimates, half_width(sums.joined.parts, level))
+    if sums.joined is not None:
+        low, high = ends_of(sums.joined.estimates, sums.joined.parts, level, design.channel[0], sums.together)
     elif isinstance(design.noise, OneSidedNoise):
         low, high = _one_sided(design.noise, sums.values, design.aggregators * sums.terms, 2 * tail)
     elif design.outputs is not Outputs.CELLS:
@@ -167,8 +167,8 @@ def _sum_ends(design: Design, sums: Sums, level: Fraction) -> Ends:
         reach = noise_total(design.noise, design.aggregators * sums.terms).central_reach(tail)
         low, high = sums.values - reach, sums.values + reach
     else:
-        law, values = _sampled(design, sums)
-        low, high = sampled_low(law, values, tail), sampled_high(law, values, tail)
+        law = _sampled(design, sums)
+        low, high = sampled_low(law, sums.values, tail), sampled_high(law, sums.values, tail)
     return np.maximum(low, 0), np.maximum(high, 0)
 
 
@@ -208,12 +208,12 @@ def difference_ends(
     both = Sums(
         values=later.values + earlier.values, cells=1, windows=later.terms + earlier.terms, together=together[1]
     )
-    most = sampled_high(*_sampled(design, both), _TOTAL_ERROR * tail)
+    most = sampled_high(_sampled(design, both), both.values, _TOTAL_ERROR * tail)
     step = together[0]
     devices = -(-np.maximum(most - 2 * stayed, 0) // step)
     steps, rate, left = (step, -step), design.channel[0], tail * (1 - _TOTAL_ERROR)
     if joined is not None:
-        law = JoinedLaw(steps=steps, sampling_rate=rate, parts=joined.parts)
+        law = JoinedLaw(steps=steps, sampling_rate=rate, parts=joined.parts, tail=left)
         return _difference_search(law, joined.estimates, devices, step, left)
     return _difference_search(SumLaw(steps=steps, sampling_rate=rate, noise=noise), values, devices, step, left)
 
@@ -268,13 +268,10 @@ def _difference_search(
     return ((low - 1) * step + 1)[place], ((past - 1) * step + (step - 1))[place]
 
 
-def _sampled(design: Design, sums: Sums) -> tuple[SumLaw | JoinedLaw, Integers | Floats]:
-    """Return the widest law of the sums, and the sums themselves."""
-    steps, rate = (sums.together,), design.channel[0]
-    if sums.joined is not None:
-        return JoinedLaw(steps=steps, sampling_rate=rate, parts=sums.joined.parts), sums.joined.estimates
+def _sampled(design: Design, sums: Sums) -> SumLaw:
+    """Return the widest law of sums that are joined with nothing."""
     noise = noise_total(design.noise, design.aggregators * sums.terms)
-    return SumLaw(steps=steps, sampling_rate=rate, noise=noise), sums.values
+    return SumLaw(steps=(sums.together,), sampling_rate=design.channel[0], noise=noise)
 
 
 def _one_sided(noise: OneSidedNoise, values: Integers, terms: int, error: float) -> Ends:

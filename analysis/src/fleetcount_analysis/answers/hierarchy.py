@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis.answers.half_widths import combined, half_width
 from fleetcount_analysis.answers.noises import NoiseTotal, Parts, noise_total
-from fleetcount_analysis.answers.tails import JoinedLaw, sampled_high, sampled_low, tail_of
+from fleetcount_analysis.answers.tails import JoinedLaw, joined_ends, tail_of
 from fleetcount_analysis.errors import RangeError, ShapeError
 
 Floats = NDArray[np.float64]
@@ -196,16 +196,19 @@ def whole_ends(estimates: Floats, reach: Floats | float) -> tuple[Integers, Inte
     return low.astype(np.int64), high.astype(np.int64)
 
 
-def ends_of(estimates: Floats, parts: Parts, level: Fraction, rate: Fraction) -> tuple[Integers, Integers]:
+def ends_of(
+    estimates: Floats, parts: Parts, level: Fraction, rate: Fraction, together: int = 1
+) -> tuple[Integers, Integers]:
     """Return the ends of counts, float64 (n,) of who is in the sample, in which the same noises are.
+
+    Of sums over windows, `together` is in how many of one unit of the coin a device may be counted.
 
     Raises:
         RangeError: a level outside (0, 1 - 2e-10].
     """
     if rate == 1:
         return whole_ends(estimates, half_width(parts, level))
-    law, tail = JoinedLaw(steps=(1,), sampling_rate=rate, parts=parts), tail_of(level)
-    return sampled_low(law, estimates, tail), sampled_high(law, estimates, tail)
+    return joined_ends(JoinedLaw(steps=(together,), sampling_rate=rate, parts=parts, tail=tail_of(level)), estimates)
 
 
 @lru_cache(maxsize=64)

@@ -6,18 +6,23 @@ over the odd frequencies theta_m = 2 pi m / M modulo M, as in `response_tails`:
 
     P[V >= y] = 1/2 + (2/M) sum_{m odd, 0 < m < M/2} Im[phi(theta_m) e^{-i theta_m (y - 1/2)}] / sin(theta_m / 2)
 
-Where Z is a combination of noises with weights (`JoinedLaw`), V is on no lattice that is wide enough to be of use. A
-normal G, of a small part of the spread of Z, gives it a density, and its waves come to an end:
+Where Z is a combination of noises with weights (`JoinedLaw`), V is on no lattice that is wide enough to be of use, and
+its waves hardly come to an end. Those below a limit T give a bound (Prawitz 1972; Vaaler 1985, theorem 8): with
+J(u) = pi u (1 - u) cot(pi u) + u, for every y
 
-    P[V >= y] <= P[V + G >= y - g] + P[G < -g]
-    P[V + G >= y] = 1/2 + (4/M) sum_{m odd} Im[phi(theta_m) e^{-i theta_m y}] / theta_m
+    |P[V >= y] - 1/2 - (4/M) sum_{m odd} J(theta_m/T) Im[phi(theta_m) e^{-i theta_m y}]/theta_m|
+        <= (2 pi/(M T)) (1 + 2 sum_{m even} (1 - theta_m/T) Re[phi(theta_m) e^{-i theta_m y}]),  0 < theta_m < T
+
+The right side is half the mean of (sin(d)/d)^2 with d = T (V - y)/2, so hardly more than the chance of being near y.
 """
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
 from typing import Final, cast
 
 import numpy as np
@@ -31,18 +36,19 @@ Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 Numbers = Integers | Floats
+Waves = tuple[Floats, Floats, Floats, Floats, Floats]
+"""Angles, logarithms of the heights of a noise's waves, by how much each is turned, and `_coin_waves`."""
 
 _LOG_TAIL: Final = 16 * math.log(10)
 _CUT: Final = math.log(1e-18)
 _SLACK: Final = 1e-12
 """Added to tails, so that the rounding of a sum of doubles never shortens an interval."""
 
-_BLUR: Final = 1e-3
-"""The deviation of G in that of a combination of noises."""
-_PAST: Final = 7
-"""g in deviations of G, which passes it with a probability of 1.3e-12."""
-_GRID: Final = 500
-"""Joined sums are rounded outwards to so many parts of the deviation of their noise: fewer of them are different."""
+_DIGITS: Final = 1e9
+"""Joined sums are rounded outwards to so many parts of a device."""
+_LAST: Final = 400
+_LAST_OF_TAIL: Final = 3
+"""T of a combination of noises, in one over its deviation: the first and the second over the root of a tail."""
 _DEVIATIONS: Final = 15
 
 _SMALLEST_TAIL: Final = 1e-10
@@ -87,30 +93,40 @@ class CoinLaw:
         Raises:
             TooLargeError: a law wider than 2^20.
         """
-        p, steps = float(self.sampling_rate), np.array(self.steps, dtype=np.float64)
-        far = _LOG_TAIL * float(np.max(np.abs(steps))) / 3
-        variance = p * (1 - p) * (counts @ steps**2)
-        reach = far + np.sqrt(far**2 + 2 * _LOG_TAIL * variance) + self.noise_reach() + 2
-        distance = outputs - p * (counts @ steps)
+        distance, reach = outputs - self.mean(counts), self.reach(counts)
         # Clipped by whole steps, because between whole numbers the Fourier sum overshoots.
         distance -= np.rint(distance - np.clip(distance, 1 - reach, reach - 1))
-        power = np.ceil(np.log2(4 * reach)).astype(np.int64)
-        if power.size and int(power.max()) > _LARGEST_CIRCLE:
-            raise TooLargeError(f"a sum that spreads over {int(reach.max())} numbers; exact tails go to 2^20")
         result = np.empty(distance.shape)
-        for one in np.unique(power).tolist():
-            rows = np.flatnonzero(power == one)
-            result[rows] = self.on_circle(1 << one, counts[rows], distance[rows])
+        for size, rows in _circles(reach):
+            result[rows] = self.on_circle(size, counts[rows], distance[rows])
         return np.clip(result, 0, 1)
 
-    def added(self, angles: Floats, noise: Floats, counts: Integers, distance: Floats) -> Floats:
-        """Return the sum of the waves of coins and noise at these angles; `noise` has logarithms of heights."""
-        height, phase = _coin_waves(float(self.sampling_rate), self.steps, angles)
+    def mean(self, counts: Integers) -> Floats:
+        """Return the mean of V, float64 (rows,)."""
+        return np.asarray(float(self.sampling_rate) * (counts @ np.array(self.steps)), dtype=np.float64)
+
+    def variance(self, counts: Integers) -> Floats:
+        """Return the variance of the coins, float64 (rows,)."""
+        p, steps = float(self.sampling_rate), np.array(self.steps, dtype=np.float64)
+        return np.asarray(p * (1 - p) * (counts @ steps**2), dtype=np.float64)
+
+    def reach(self, counts: Integers) -> Floats:
+        """Return how far from its mean V is with no probability that counts, float64 (rows,)."""
+        far = _LOG_TAIL * max(abs(step) for step in self.steps) / 3
+        coins = far + np.sqrt(far**2 + 2 * _LOG_TAIL * self.variance(counts))
+        return np.asarray(coins + self.noise_reach() + 2, dtype=np.float64)
+
+    def added(self, waves: Waves, counts: Integers, distance: Floats) -> Floats:
+        """Return the sum of the waves of coins and noise, float64 (rows,)."""
+        angles, noise, turns, height, phase = waves
         result, rows = np.empty(distance.shape), max(1, _CHUNK_ELEMENTS // max(1, angles.size))
         for start in range(0, distance.size, rows):
             part = slice(start, start + rows)
-            turned = counts[part] @ phase - distance[part, None] * angles
-            result[part] = 0.5 + np.einsum("ij,ij->i", np.exp(counts[part] @ height + noise), np.sin(turned))
+            # The coins of many devices leave few of a noise's waves.
+            kept = np.flatnonzero(counts[part].min(axis=0) @ height + noise > _CUT)
+            high = np.exp(counts[part] @ height[:, kept] + noise[kept])
+            turned = counts[part] @ phase[:, kept] - distance[part, None] * angles[kept] + turns[kept]
+            result[part] = 0.5 + np.einsum("ij,ij->i", high, np.sin(turned))
         return result
 
 
@@ -139,92 +155,171 @@ class SumLaw(CoinLaw):
     def on_circle(self, size: int, counts: Integers, distance: Floats) -> Floats:
         """See `CoinLaw`."""
         angles = np.asarray(np.arange(1, size // 2, 2) * (2 * np.pi / size), dtype=np.float64)
-        height, _ = _coin_waves(float(self.sampling_rate), self.steps, angles)
+        height, phase = _coin_waves(float(self.sampling_rate), self.steps, angles)
         noise = self.noise.log_characteristic(angles) - np.log(np.sin(angles / 2) * (size / 2))
         above = np.flatnonzero(counts.min(axis=0) @ height + noise > _CUT)
         kept = int(above[-1]) + 1 if above.size else 1
-        return self.added(angles[:kept], noise[:kept], counts, distance - 0.5)
+        waves = (angles[:kept], noise[:kept], np.zeros(kept), height[:, :kept], phase[:, :kept])
+        return self.added(waves, counts, distance - 0.5)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedLaw(CoinLaw):
     """The law of V = sum over j of steps[j] Bin(n_j, p) + Z, Z a combination of noises with weights.
 
-    Its tails are never below the true ones, and at most those of a y that is 1.4 % of the spread of Z nearer.
+    Its tails are never below the true ones, and hardly above them where they are `tail` or more.
     """
 
     parts: Parts
+    tail: float
 
     def noise_variance(self) -> float:
         """See `CoinLaw`."""
         return variance_of(self.parts)
-
-    @property
-    def blur(self) -> float:
-        """The deviation of the normal G."""
-        return _BLUR * math.sqrt(self.noise_variance())
 
     def noise_reach(self) -> float:
         """See `CoinLaw`: a sum is outside so many deviations and the reach of one noise with less than 1e-15."""
         farthest = max(weight * law.reach_of(_LOG_TAIL) for weight, _, law in self.parts)
         return _DEVIATIONS * math.sqrt(self.noise_variance()) + farthest
 
+    @property
+    def mirrored(self) -> "JoinedLaw":
+        """The law of -V."""
+        return replace(self, steps=tuple(-step for step in self.steps))
+
     def upper_tail(self, counts: Integers, outputs: Numbers) -> Floats:
         """Return at least P[V >= y], with the shapes of `at_least`."""
-        return np.minimum(
-            self.at_least(counts, np.asarray(outputs - _PAST * self.blur, dtype=np.float64)) + 3 * _SLACK, 1
-        )
+        return np.minimum(self.at_least(counts, outputs) + _SLACK, 1)
 
     def lower_tail(self, counts: Integers, outputs: Numbers) -> Floats:
         """Return at least P[V <= y], with the shapes of `at_least`."""
-        return np.minimum(
-            1 - self.at_least(counts, np.asarray(outputs + _PAST * self.blur, dtype=np.float64)) + 3 * _SLACK, 1
-        )
+        return self.mirrored.upper_tail(counts, -outputs)
 
     def on_circle(self, size: int, counts: Integers, distance: Floats) -> Floats:
         """See `CoinLaw`."""
-        return self.added(*_mixed_waves(self.parts, self.blur, size), counts, distance)
+        return self.added(_mixed_waves(self, size), counts, distance)
 
 
 @lru_cache(maxsize=64)
-def _mixed_waves(parts: Parts, blur: float, size: int) -> tuple[Floats, Floats]:
-    """Return the angles at which a combination and G have waves above 1e-18, and their logarithms, on a circle."""
+def _mixed_waves(law: JoinedLaw, size: int) -> Waves:
+    """Return the waves below T of a combination that are above 1e-18, on a circle."""
     turn = 2 * math.pi / size
-    angles: Floats = np.arange(1, max(2.0, math.sqrt(-2 * _CUT) / blur / turn), 2) * turn
-    noise: Floats = -((blur * angles) ** 2) / 2 - np.log(angles * (size / 4))
-    for weight, often, law in sorted(parts, key=lambda one: -one[1] * one[0] ** 2 * one[2].variance):
-        noise += often * law.log_characteristic(weight * angles)
-        angles, noise = (one[noise > _CUT] for one in (angles, noise))
-    return angles, noise
+    last = (_LAST + _LAST_OF_TAIL / math.sqrt(law.tail)) / math.sqrt(law.noise_variance())
+    angles: Floats = np.arange(0, max(1.5, last / turn)) * turn
+    turns: Floats = np.where(np.arange(angles.size) % 2, 0, np.pi / 2)
+    u: Floats = angles[1:] / last
+    odd = (np.pi * u * (1 - u) / np.tan(np.pi * u) + u) / (angles[1:] * (size / 4))
+    even = np.insert((1 - u) * (4 * np.pi / (size * last)), 0, 2 * np.pi / (size * last))
+    noise: Floats = np.log(np.maximum(np.where(turns, even, np.insert(odd, 0, 0)), 1e-300))
+    for weight, often, one in sorted(law.parts, key=lambda part: -part[1] * part[0] ** 2 * part[2].variance):
+        noise += often * one.log_characteristic(weight * angles)
+        angles, noise, turns = (each[noise > _CUT] for each in (angles, noise, turns))
+    return angles, noise, turns, *_coin_waves(float(law.sampling_rate), law.steps, angles)
 
 
-def sampled_low(law: SumLaw | JoinedLaw, values: Numbers, tail: float) -> Integers:
+class _Passing:
+    """Which y pass a joined law of one step, P[V >= y] > tail, of every number of devices that was asked about.
+
+    What was found is kept: it decides most of what other counts and windows ask. Of each number of devices it is the
+    largest y known to pass, the smallest known not to, and near which y both are.
+    """
+
+    def __init__(self, law: JoinedLaw) -> None:
+        """Begin without any."""
+        self._law, self._limit = law, float(scipy.special.ndtri(law.tail))
+        self._kept: dict[int, list[float]] = {}
+
+    def test(self, devices: Integers, outputs: Floats) -> Booleans:
+        """Return whether each y passes the law of each number of devices, both of shape (rows,)."""
+        sides = [self._kept.setdefault(n, [-math.inf, math.inf, 0.0]) for n in devices.tolist()]
+        asked = list(zip(devices.tolist(), outputs.tolist(), sides, strict=True))
+        left = sorted((n, y) for n, y, one in asked if one[0] < y < one[1])
+        while left:
+            # What is found of one y decides those on one side of it, of the same number of devices.
+            self._find([same[len(same) // 2] for _, group in groupby(left, itemgetter(0)) for same in [list(group)]])
+            left = [(n, y) for n, y in left if self._kept[n][0] < y < self._kept[n][1]]
+        return np.array([y <= one[0] for _, y, one in asked], dtype=bool)
+
+    def _find(self, asked: Sequence[tuple[int, float]]) -> None:
+        """Compute whether a y passes, of different numbers of devices, and keep it."""
+        n, y = np.array([[one] for one, _ in asked]), np.array([one for _, one in asked])
+        tails = self._law.upper_tail(n, y)
+        spread = np.sqrt(self._law.noise_variance() + self._law.variance(n))
+        near = y + (scipy.special.ndtri(np.clip(tails, 1e-15, 0.5)) - self._limit) * spread
+        for (number, output), tail, last in zip(asked, tails.tolist(), near.tolist(), strict=True):
+            one = self._kept[number]
+            one[0 if tail > self._law.tail else 1], one[2] = output, last
+
+    def last(self, devices: Integers) -> Floats:
+        """Return near which y the last passes, of numbers of devices that were tested, float64 (rows,)."""
+        return np.array([self._kept[n][2] for n in devices.tolist()], dtype=np.float64)
+
+
+_passing = lru_cache(maxsize=64)(_Passing)
+
+
+def joined_ends(law: JoinedLaw, values: Floats) -> tuple[Integers, Integers]:
+    """Return the smallest sums that pass the upper test and the largest that pass the lower test, of a law of one step.
+
+    They are of ceil(low / step) and of floor(high / step) devices; the largest is 0 where no sum passes.
+    """
+    (step,) = law.steps
+    first, past = _changes(law, values, 1), _changes(law, values, -1)
+    return (first - 1) * step + 1, np.maximum((past - 1) * step + (step - 1), 0)
+
+
+def _changes(law: JoinedLaw, values: Floats, side: int) -> Integers:
+    """Return the fewest devices of which values pass the upper test (`side` 1), or no longer the lower one (-1)."""
+    kept = _passing(law if side == 1 else law.mirrored)
+    # Sums of different order of the same numbers differ in their last digit.
+    asked, place = np.unique(np.floor(side * values * _DIGITS) / _DIGITS, return_inverse=True)
+    guess = _guess(law, side * asked, law.tail, -side)
+    kept.test(guess, asked)
+    wrong = side * (asked - kept.last(guess)) / (law.steps[0] * float(law.sampling_rate))
+    better = np.maximum(guess + np.rint(wrong).astype(np.int64), 0)
+    return first_true(lambda n, r: kept.test(n, asked[r]) == (side == 1), better, np.zeros_like(better))[place]
+
+
+def sampled_low(law: SumLaw, values: Integers, tail: float) -> Integers:
     """Return the smallest sums that pass the upper test: of ceil(sum / step) devices, `law` having one step."""
-    (step,), (asked, place, guess) = law.steps, _distinct(law, values, tail, -1)
+    (step,), (asked, place) = law.steps, _distinct(values)
+    guess = _guess(law, asked, tail, -1)
     first = first_true(lambda n, r: law.upper_tail(n[:, None], asked[r]) > tail, guess, np.zeros_like(guess))
     return ((first - 1) * step + 1)[place]
 
 
-def sampled_high(law: SumLaw | JoinedLaw, values: Numbers, tail: float) -> Integers:
+def sampled_high(law: SumLaw, values: Integers, tail: float) -> Integers:
     """Return the largest sums that pass the lower test, of floor(sum / step) devices; 0 where no sum passes."""
-    (step,), (asked, place, guess) = law.steps, _distinct(law, values, tail, 1)
+    (step,), (asked, place) = law.steps, _distinct(values)
+    guess = _guess(law, asked, tail, 1)
     past = first_true(lambda n, r: law.lower_tail(n[:, None], asked[r]) <= tail, guess, np.zeros_like(guess))
     return np.maximum((past - 1) * step + (step - 1), 0)[place]
 
 
-def _distinct(law: SumLaw | JoinedLaw, values: Numbers, tail: float, side: int) -> tuple[Numbers, Integers, Integers]:
-    """Return the distinct values, joined ones rounded outwards, the index of each among them, and guesses of its end.
+def _distinct(values: Integers) -> tuple[Integers, Integers]:
+    """Return the distinct values and the index of each among them."""
+    return cast("tuple[Integers, Integers]", np.unique(values, return_inverse=True))
 
-    `side` is -1 for lower ends and 1 for upper ones; the guesses are those of a normal law.
-    """
-    if isinstance(law, JoinedLaw):
-        grid = law.blur / _BLUR / _GRID
-        values = np.asarray(side * np.ceil(side * values / grid) * grid, dtype=np.float64)
-    asked, place = cast("tuple[Numbers, Integers]", np.unique(values, return_inverse=True))
+
+def _guess(law: CoinLaw, values: Numbers, tail: float, side: int) -> Integers:
+    """Return of how many devices the lower ends (`side` -1) or the upper ones (1) are, were the law a normal one."""
     whole, p = law.steps[0], float(law.sampling_rate)
-    spread = np.sqrt(law.noise_variance() + whole * (1 - p) * np.maximum(asked, 0))
-    ends = (asked - side * float(scipy.special.ndtri(tail)) * spread) / (whole * p)
-    return asked, place, np.maximum(np.rint(ends), 0).astype(np.int64)
+    spread = np.sqrt(law.noise_variance() + whole * (1 - p) * np.maximum(values, 0))
+    ends = (values - side * float(scipy.special.ndtri(tail)) * spread) / (whole * p)
+    return np.maximum(np.rint(ends), 0).astype(np.int64)
+
+
+def _circles(reach: Floats) -> Iterator[tuple[int, Integers]]:
+    """Yield the size of every circle that a law of such a reach needs, and the rows that need it.
+
+    Raises:
+        TooLargeError: a law wider than 2^20.
+    """
+    power = np.ceil(np.log2(4 * reach)).astype(np.int64)
+    if power.size and int(power.max()) > _LARGEST_CIRCLE:
+        raise TooLargeError(f"a sum that spreads over {int(reach.max())} numbers; exact tails go to 2^20")
+    for one in np.unique(power).tolist():
+        yield 1 << one, np.flatnonzero(power == one)
 
 
 def _coin_waves(p: float, steps: tuple[int, ...], angles: Floats) -> tuple[Floats, Floats]:

@@ -14,9 +14,9 @@
   const FAR = 40,
     NOTHING = -46,
     BLUR_ERROR = 0.01,
-    BLUR = 1e-3,
-    PAST = 7,
-    GRID = 500,
+    LAST = 400,
+    LAST_OF_TAIL = 3,
+    DIGITS = 1e9,
     DEVIATIONS = 15;
   const LARGEST_COUNT = 1e12;
 
@@ -151,17 +151,17 @@
   const spreadOf = (parts) => Math.sqrt(parts.reduce((sum, [weight, , variance]) => sum + weight ** 2 * variance, 0));
   const farthest = (parts, logTail) => Math.max(...parts.map(([weight, noise]) => weight * noise.reach(logTail)));
 
-  /* The waves of a combination and a normal of deviation `blur` at the odd multiples of an angle: [odd, height] of those
-   * whose logarithm is above a limit, `rest` being what is added to it. */
-  function wavesOf(parts, blur, turn, last, limit, rest) {
+  /* The waves of a combination at the multiples of an angle from `first` on, each `by` further: [multiple, height] of
+   * those whose logarithm is above a limit, `rest` being what is added to it. */
+  function wavesOf(parts, turn, [first, by, last], limit, rest) {
     const kept = [];
-    for (let odd = 1; odd < last; odd += 2) {
-      let height = -((blur * odd * turn) ** 2) / 2 + rest(odd * turn);
+    for (let one = first; one < last; one += by) {
+      let height = rest(one * turn, one);
       for (const [weight, noise] of parts) {
         if (height <= limit) break;
-        height += noise.logCharacteristic(weight * odd * turn);
+        height += noise.logCharacteristic(weight * one * turn);
       }
-      if (height > limit) kept.push([odd, height]);
+      if (height > limit) kept.push([one, height]);
     }
     return kept;
   }
@@ -173,7 +173,7 @@
       blur = Math.max(spread / 100, 1e-3);
     const far = FAR * spread + farthest(parts, FAR),
       turn = Math.PI / (2 * far);
-    const waves = wavesOf(parts, blur, turn, Math.ceil(9 / blur / turn), NOTHING, () => 0);
+    const waves = wavesOf(parts, turn, [1, 2, Math.ceil(9 / blur / turn)], NOTHING, (angle) => -((blur * angle) ** 2) / 2);
     const wanted = 1 - error * (1 - BLUR_ERROR);
     let low = 0,
       high = far;
@@ -189,38 +189,44 @@
   /* The ends of a sum of sampled devices and a combination of noises: tails.JoinedLaw. */
   function joinedEnds(law, parts, value, tail) {
     const spread = spreadOf(parts),
-      blur = BLUR * spread,
-      grid = spread / GRID,
+      last = (LAST + LAST_OF_TAIL / Math.sqrt(tail)) / spread,
       { rate, step } = law,
       circles = new Map();
     const ownReach = DEVIATIONS * spread + farthest(parts, LOG_TAIL);
     const turned = (size) => {
       if (!circles.has(size)) {
-        const turn = (2 * Math.PI) / size,
-          last = Math.max(2, Math.sqrt(-2 * CUT) / blur / turn);
-        circles.set(size, wavesOf(parts, blur, turn, last, CUT, (angle) => -Math.log((angle * size) / 4)));
+        const turn = (2 * Math.PI) / size;
+        const rest = (angle, one) => {
+          const u = angle / last;
+          if (one === 0) return Math.log((2 * Math.PI) / (size * last));
+          if (one % 2 === 0) return Math.log(((1 - u) * 4 * Math.PI) / (size * last));
+          const fall = Math.PI * u * (1 - u) / Math.tan(Math.PI * u) + u;
+          return Math.log(Math.max(fall / ((angle * size) / 4), 1e-300));
+        };
+        circles.set(size, wavesOf(parts, turn, [0, 1, last / turn], CUT, rest));
       }
       return circles.get(size);
     };
-    const chance = (n, y) => {
+    /* At least P[V >= y] for `side` 1, and for -1 at least P[-V >= y], V the sum of n devices. */
+    const chance = (n, y, side) => {
       const far = (LOG_TAIL * step) / 3,
         variance = rate * (1 - rate) * n * step * step;
       const reach = far + Math.sqrt(far * far + 2 * LOG_TAIL * variance) + ownReach + 2;
       const size = 2 ** Math.ceil(Math.log2(4 * reach));
       if (size > LARGEST_CIRCLE) throw new TooLargeError("a sum that spreads over more than a million numbers");
-      let distance = y - rate * n * step;
+      let distance = y - side * rate * n * step;
       distance -= Math.round(distance - Math.max(1 - reach, Math.min(reach - 1, distance)));
       let sum = 0;
-      for (const [odd, wave] of turned(size)) {
-        const angle = (odd * 2 * Math.PI) / size;
+      for (const [one, wave] of turned(size)) {
+        const angle = (one * 2 * Math.PI) / size;
         const [height, phase] = coin(rate, step * angle);
-        sum += Math.exp(n * height + wave) * Math.sin(n * phase - distance * angle);
+        const at = side * n * phase - distance * angle;
+        sum += Math.exp(n * height + wave) * (one % 2 ? Math.sin(at) : Math.cos(at));
       }
-      return Math.max(0, Math.min(1, 0.5 + sum));
+      return Math.max(0, Math.min(1, 0.5 + sum)) + SLACK;
     };
-    const down = Math.floor(value / grid) * grid - PAST * blur,
-      up = Math.ceil(value / grid) * grid + PAST * blur;
-    return endsOf(law, value, tail, (n) => chance(n, down) + 3 * SLACK, (n) => 1 - chance(n, up) + 3 * SLACK);
+    const asked = (side) => Math.floor(side * value * DIGITS) / DIGITS;
+    return endsOf(law, value, tail, (n) => chance(n, asked(1), 1), (n) => chance(n, asked(-1), -1));
   }
 
   /* What a released sum holds by the total: its estimate in the sample, and the noises in that. */
