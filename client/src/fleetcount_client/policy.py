@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, cast
 
-from fleetcount_mechanisms.answers import AnswerForm, Relation
+from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.design import LedgerLoss
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.window.domain import Part
@@ -262,13 +262,6 @@ def _release(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
     return PolicyRefusal(rule="allow_exact_release", message=message)
 
 
-_HIDES: Final = {
-    Relation.ONE_SIDED: "a value behind none",
-    Relation.ONE_SIDED_DOWN: "none behind a value",
-    Relation.ASYMMETRIC: "a value behind those that hide it",
-}
-
-
 def _relation(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
     relation, what, local = cost_of(window).loss.relation, "release", window.design.kind.relation
     if policy.trust is Trust.NO_OPERATOR and window.design.device_randomizes and local.one_way:
@@ -276,7 +269,7 @@ def _relation(policy: OwnerPolicy, window: Window) -> PolicyRefusal | None:
         relation, what = local, "answer"
     if not relation.one_way or policy.allow_one_sided:
         return None
-    message = f"the {what} hides {_HIDES[relation]} only ({relation.value}); allowed only with allow_one_sided = true"
+    message = f"the {what} hides {relation.hidden} only ({relation.value}); allowed only with allow_one_sided = true"
     return PolicyRefusal(rule="allow_one_sided", message=message)
 
 

@@ -79,6 +79,20 @@ class Relation(Enum):
         """Whether a loss by it says nothing of the reverse change; losses of two such relations never add up."""
         return self not in (Relation.ANY_VALUE, Relation.ANY_BIT)
 
+    @property
+    def hidden(self) -> str:
+        """What is hidden behind what, in words, where that is one way only."""
+        return _HIDDEN[self]
+
+
+_HIDDEN: Final = {
+    Relation.ANY_VALUE: "any value behind any other",
+    Relation.ANY_BIT: "any place of a vector behind its reverse",
+    Relation.ONE_SIDED: "a value behind none",
+    Relation.ONE_SIDED_DOWN: "none behind a value",
+    Relation.ASYMMETRIC: "a value behind those that hide it",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Truth:

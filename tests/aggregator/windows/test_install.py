@@ -173,11 +173,23 @@ def test_a_vector_is_charged_for_a_value_that_moves_and_not_for_one_place() -> N
     assert debit_row(window, 0).epsilon == "1.77614"
 
 
-def test_a_one_sided_release_is_taken_only_where_the_operator_says_so() -> None:
+@pytest.mark.parametrize(
+    ("relation", "hidden"),
+    [
+        (Relation.ONE_SIDED, "a value behind none"),
+        (Relation.ONE_SIDED_DOWN, "none behind a value"),
+        (Relation.ASYMMETRIC, "a value behind those that hide it"),
+    ],
+)
+def test_a_release_that_hides_one_way_only_is_taken_where_the_operator_says_so(relation: Relation, hidden: str) -> None:
+    with pytest.raises(QuestionError, match=rf"hides {hidden} only \({relation.value}\).*allow_one_sided = true"):
+        check_budget(charge(0, 10, "1", relation), [], Limits())
+    check_budget(charge(0, 10, "1", relation), [], Limits(allow_one_sided=True))
+
+
+def test_one_sided_losses_add_up_for_a_value_replaced_by_none() -> None:
     one = charge(0, 10, "1", Relation.ONE_SIDED)
 
-    with pytest.raises(QuestionError, match=r"one-sided.*allow_one_sided = true"):
-        check_budget(one, [], Limits())
     check_budget(one, [], Limits(allow_one_sided=True))
     with pytest.raises(QuestionError, match=r"epsilon 1 \(one-sided\).*sum to 3"):
         check_budget(one, [charge(0, 10, "2")], Limits(allow_one_sided=True, largest_epsilon=Decimal(2)))

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from fleetcount_mechanisms.accounting.charges import unit_loss
 from fleetcount_mechanisms.accounting.periods import LossFilter, TimedLoss
 from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
-from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import Design, LedgerLoss
 from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.errors import QuestionError
@@ -96,9 +95,9 @@ def check_budget(new: Charge, others: Iterable[Charge], limits: Limits) -> None:
     """
     relation = new.loss.relation
     if relation.one_way and not limits.allow_one_sided:
-        hides = "none behind a value" if relation is Relation.ONE_SIDED_DOWN else "a value behind none"
         raise QuestionError(
-            f"the release hides {hides} only ({relation.value}); allowed only with [limits] allow_one_sided = true"
+            f"the release hides {relation.hidden} only ({relation.value}); allowed only with [limits] allow_one_sided ="
+            " true"
         )
     if new.loss.epsilon is None:
         if not limits.allow_exact_release:
