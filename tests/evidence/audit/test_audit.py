@@ -40,7 +40,8 @@ from tests.support.nightly import NIGHTLY
 Plant = Callable[[SystemNoise, NoiseLaw, int], list[int]]
 QUICK_LINES = 909
 """Of all designs."""
-GAP_IN_ONE_WINDOW = 0.0075
+GAPS_IN_ONE_WINDOW = {("warner", 1): 0.005, ("k-ary", 2): 0.008, ("k-ary", 4): 0.008}
+"""At 10^8 trials some .003, .0047 and .0047 are expected; each bar is three standard deviations above."""
 
 
 def question(
@@ -472,9 +473,8 @@ def test_a_hundred_million_trials_in_one_window_of_several_come_close_to_the_cla
         if one["adversary"] == "all_aggregators" and "geometric" in one["release"]
     }
     assert len(lines) == sum(len(one.views) for one in questions(ONE_WINDOW))
-    # The claims are the exact losses; the least trials are those of the last.
-    for design in (("warner", 1), ("k-ary", 2), ("k-ary", 4)):
-        assert 0 <= gaps[design] <= GAP_IN_ONE_WINDOW
+    assert all(gap >= 0 for gap in gaps.values())
+    assert {design: gaps[design] for design, most in GAPS_IN_ONE_WINDOW.items() if gaps[design] > most} == {}
 
 
 def in_one_window(name: str, values: int) -> AuditedDesign:
@@ -494,7 +494,10 @@ def test_responses_that_a_question_can_ask_in_one_window_are_audited_and_all_tha
     assert all(one.label.endswith(", one window of 5") for one in asked)
     # A device answers once in the whole question: its statement is that of one release.
     assert all(one.views == views_of(one.design) for one in asked)
-    assert in_one_window("k-ary", 4).truths == ((0, 0, 0, 0), (1, 0, 0, 0), (0, 0, 0, 1))
+    many = in_one_window("k-ary", 4)
+    assert many.truths == ((0, 0, 0, 0), (1, 0, 0, 0), (0, 0, 0, 1))
+    assert many.moved == [0, 1, 4]
+    assert in_one_window("k-ary", 2).moved == [0, 1, 2]
 
 
 @pytest.mark.parametrize(("name", "values", "least"), [("warner", 1, 0.8), ("k-ary", 2, 0.65)])

@@ -55,7 +55,11 @@ DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided", ONE_
 """The designs by `Design.name`, and `ONE_WINDOW`."""
 _ONE_IN: Final = 5
 """A question covers 30 days; the law is the same for any number of windows, and of few an attack sees each often."""
-_ONE_IN_SHARES: Final = {("warner", 1): Fraction(1, 4), ("k-ary", 2): Fraction(1, 4), ("k-ary", 4): Fraction(2, 5)}
+_ONE_IN_SHARES: Final = {
+    ("warner", 1): Fraction(27, 100),
+    ("k-ary", 2): Fraction(26, 100),
+    ("k-ary", 4): Fraction(42, 100),
+}
 """Of the trials of `ONE_WINDOW` alone, for the answers whose gap is reported: what comes to a like gap of each."""
 
 
@@ -106,9 +110,12 @@ class AuditedDesign:
     def moved(self) -> list[int]:
         """The indices, from 0, of the opened numbers that depend on the truth; an attack leaves the others out.
 
-        With several levels the truths are few and most numbers depend on none of them.
+        With several levels, or many values, the truths are few and most numbers depend on none of them.
         """
         every = range(self.design.output_count)
+        if self.design.levels.count == 1 and self.design.values > _MOST_VALUES:
+            # Of responses, whose numbers begin with that of none, or of the devices that take part.
+            return [0, *self._far_apart]
         if self.design.levels.count == 1 or self.design.levels.most > 1:
             return list(every)
         counted = [self.design.levels.all_sums(truth) for truth in self.truths]
@@ -142,7 +149,7 @@ def questions(name: str | None = None) -> tuple[AuditedDesign, ...]:
 
     Half of the trials go to the noised yes/no count by Sampling Privacy at k = 2, the release whose gap is reported, a
     fifth to the same with two values, a fiftieth to releases drawn one by one, the rest to all others alike. Of
-    `ONE_WINDOW` alone nine tenths go to those that `_ONE_IN_SHARES` names.
+    `ONE_WINDOW` alone 95 in 100 go to those that `_ONE_IN_SHARES` names.
 
     Raises:
         ScenarioError: no design of that name.
