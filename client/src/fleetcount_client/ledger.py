@@ -165,6 +165,7 @@ class _Totals:
         self._promise = policy.promise
         self._filters: dict[tuple[int, ...], LossFilter] = {}
         self._held: dict[_Kind, dict[bytes, Charge]] = {}
+        self._newest: tuple[Charge, TimedLoss | None] | None = None
         self._seen = _Exposures(policy.budget_period_s) if policy.trust is Trust.NO_OPERATOR else None
         for charge in charges:
             self.put(charge)
@@ -197,13 +198,19 @@ class _Totals:
 
     def _timed(self, charge: Charge) -> TimedLoss | None:
         """Return a charge as the filter takes it; None when it has no finite loss, or one under another promise."""
-        if charge.loss is None or charge.promise != self._promise:
-            return None
-        return TimedLoss(first=charge.asked_at, last=charge.last, loss=charge.loss)
+        if self._newest is not None and self._newest[0] is charge:
+            return self._newest[1]  # It was judged, and is put now.
+        timed = None
+        if charge.loss is not None and charge.promise == self._promise:
+            timed = TimedLoss(first=charge.asked_at, last=charge.last, loss=charge.loss)
+        self._newest = charge, timed
+        return timed
 
     def _judge_kind(self, new: Sequence[Charge]) -> PolicyRefusal | None:
         # What was charged under other limits or orders cannot be charged anew under these: they never share a period.
-        kinds = {kind for kind in map(_kind, new) if kind is not None}
+        kinds = {*map(_kind, new)} - {None}
+        if len(kinds) == 1 and self._held.keys() <= kinds:
+            return None  # Mostly so, and a charge is judged beside thousands.
         others = [held for kind, some in self._held.items() if kinds - {kind} for held in some.values()]
         if (free := self._free_of(others, new)) is None:
             return None
@@ -238,7 +245,7 @@ class _Totals:
         return max(one.asked_until for one in near) + period_s if near else None
 
     def _judge_losses(self, new: Sequence[Charge]) -> PolicyRefusal | None:
-        losses = [timed for timed in map(self._timed, new) if timed is not None]
+        losses = [*filter(None, map(self._timed, new))]
         taken: list[TimedLoss] = []
         over: PolicyRefusal | None = None
         try:
