@@ -215,6 +215,22 @@ def test_what_a_successor_costs_is_said_and_a_month_alone_refuses_it_with_the_da
     assert alone - 0.15 < errors[1] <= alone
 
 
+def test_one_window_of_several_says_what_a_one_way_answer_hides(fleetcount: Callable, deployed: Path) -> None:
+    spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
+    spec = spec.replace("[release]", '[mechanism]\nkind = "mangat-vector"\nepsilon_local = "1"\n[release]')
+    (deployed / "spec.toml").write_text(
+        spec.replace('epsilon = "10"\ndelta', 'kind = "geometric"\nnoise_epsilon = "10"\ndelta')
+    )
+
+    made = fleetcount(*CREATE)
+
+    assert made.code == 0, made
+    said = " ".join(made.out.split())
+    assert "the odds of a value against none by at most a factor of e^1.00 for each of its values, if all" in said
+    assert "read it; the odds of any other change have no bound. In which window it answered is seen" in said
+    assert "the truth with a chance" not in said
+
+
 def test_one_window_of_several_is_asked_with_all_of_epsilon_and_says_so(fleetcount: Callable, deployed: Path) -> None:
     spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
     spec = spec.replace("[release]", '[mechanism]\nkind = "k-ary"\nepsilon_local = "10"\n[release]')
