@@ -218,7 +218,7 @@ ORDER: dict[str, list[int]] = {"1": [2, 3], "2": [3]}
 
 def protected(epsilon: Fraction, protects: dict[str, list[int]], moved: int) -> Row:
     """A wrong bit has chance e^(-eps/k), k being how many bits a hidden change moves [ADP, Definition V.3]."""
-    values = max(int(value) for name, others in protects.items() for value in (name, *others))
+    values = max(int(one) for name, others in protects.items() for one in (name, *map(str, others)))
     inputs = {"epsilon": str(epsilon), "V": values, "protects": protects}
     return row(inputs, power(-epsilon / moved), f"e^(-epsilon/{moved})", "relative 1e-9")
 
