@@ -142,17 +142,24 @@ def test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard(brow
     visit.close()
 
 
-def test_of_sets_the_vehicles_with_any_are_shown_and_nothing_is_added_up(browser: Browser, site: Path) -> None:
+def test_of_sets_the_vehicles_that_told_any_are_shown_and_nothing_is_added_up(browser: Browser, site: Path) -> None:
     visit = opened(browser, site / "codes/index.html")
-    total = packed_json(site / "codes/records/00001.json.gz")["cells"][-1]
+    cells = packed_json(site / "codes/records/00001.json.gz")["cells"]
+    total = cells[-1]
 
     said, verdict = quiet(visit).inner_text("#together"), visit.page.inner_text("#verdict")
 
-    assert said.startswith(f"Vehicles with any: {total['low']} to {total['high']} (95 % interval; estimate")
+    assert said.startswith(f"Vehicles that told any: {total['low']} to {total['high']} (95 % interval; estimate")
     assert verdict.endswith("The numbers shown are the signed ones.")
     assert "their sum is no number of vehicles" in visit.page.inner_text("#several")
     assert not visit.page.is_visible("#cells")
     expect(visit.page.locator("#table tbody tr")).to_have_count(3)
+    visit.page.goto((site / "codes/release.html").as_uri())
+    visit.page.wait_for_selector(READY)
+    rows = visit.page.locator("#table tbody th").all_inner_texts()
+    assert rows == ["P0301", "P0420", "U0100", "told any"] == [cell["label"] for cell in cells]
+    assert " on the number that told any" in visit.page.inner_text("#facts")
+    assert "total" not in visit.page.inner_text("body")
     visit.close()
 
 

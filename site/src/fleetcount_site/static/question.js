@@ -111,7 +111,7 @@
       shown(now.raw[place]);
   }
 
-  /* All cells together, or the vehicles with any of a set, by the total that was opened with noise of its own. */
+  /* All cells together, of sets the vehicles that told any, by the total that was opened with noise of its own. */
   function showTogether() {
     if (!question.totals.length) return;
     const [raw, estimate, low, high] = question.totals[row];

@@ -195,7 +195,8 @@
       return 1;
     }
     require(domain.values > 1 && kind !== "one-sided", "a total of one value, or of one-sided counts");
-    require(!(domain.names || []).includes("total"), "a total is asked beside a category 'total'");
+    const label = fleetcount.totalLabel(domain);
+    require(!(domain.names || []).includes(label), "a total is asked beside a category '" + label + "'");
     return 1;
   }
 
