@@ -1,4 +1,4 @@
-"""`fleetcount plan --at-once`: the noise of sets, the number of vehicles that told any, and what does not go with it."""
+"""`fleetcount plan --at-once`: the noise of sets, how many told any, and what does not go with it."""
 
 import json
 from collections.abc import Callable

@@ -215,6 +215,27 @@ def test_what_a_successor_costs_is_said_and_a_month_alone_refuses_it_with_the_da
     assert alone - 0.15 < errors[1] <= alone
 
 
+@pytest.mark.parametrize(("epsilon", "kind"), [("1", "unary"), ("10", "k-ary")])
+def test_the_answer_that_plan_recommends_where_nobody_is_trusted_can_be_asked(
+    fleetcount: Callable, deployed: Path, epsilon: str, kind: str
+) -> None:
+    asked = ("--values", "72", "--epsilon", epsilon, "--windows", "720", "--threat", "none-trusted")
+    said = " ".join(fleetcount("plan", "--devices", "100000", *asked).out.split())
+    keys = f'[mechanism] kind = "{kind}", epsilon_local = "{epsilon}"; [schedule] one_in = 720.'
+    assert f'In a question file: mode = "response"; {keys}' in said
+    spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
+    law = f'[mechanism]\nkind = "{kind}"\nepsilon_local = "{epsilon}"\n[release]'
+    (deployed / "spec.toml").write_text(
+        spec.replace("[release]", law).replace(
+            'epsilon = "10"\ndelta', 'kind = "geometric"\nnoise_epsilon = "10"\ndelta'
+        )
+    )
+
+    made = fleetcount(*CREATE)
+
+    assert (made.code, f"factor of e^{epsilon}.00" in " ".join(made.out.split())) == (0, True), made
+
+
 def test_one_window_of_several_says_what_a_one_way_answer_hides(fleetcount: Callable, deployed: Path) -> None:
     spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
     spec = spec.replace("[release]", '[mechanism]\nkind = "mangat-vector"\nepsilon_local = "1"\n[release]')

@@ -15,7 +15,6 @@ from urllib.parse import quote
 
 import numpy as np
 from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.levels import Levels
 from numpy.typing import NDArray
 
 from fleetcount_analysis.answers.chosen import window_ends
@@ -34,7 +33,12 @@ COLUMNS: Final = (
 
 """The columns of every table; behind `label` one of a square grid has `x` and `y`, one of several signals these."""
 
-_OF_TOTAL: Final = ("raw", "estimate", "low", "high")
+TOTAL_COLUMNS: Final = {
+    "total": ("total_raw", "total_estimate", "total_low", "total_high"),
+    "told_any": ("told_any_raw", "told_any_estimate", "told_any_low", "told_any_high"),
+}
+"""What a table has behind them where releases have a total, by `Levels.total_key`: of all cells, or who told any."""
+
 """The columns of texts that others chose."""
 _FORMAT: Final = "fleetcount-question-table-1"
 _KEY: Final = "fleetcount"
@@ -82,23 +86,16 @@ def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) 
 
 def _free(name: str) -> str:
     """Return the name of a signal's column, other than those that every table may have."""
-    taken = (*COLUMNS, *total_columns(Levels(1)), "x", "y")
+    taken = (*COLUMNS, *TOTAL_COLUMNS["total"], "x", "y")
     return f"signal {name}" if name.casefold() in taken else name
-
-
-def total_columns(levels: Levels) -> tuple[str, ...]:
-    """Return the columns behind those of `COLUMNS` where releases have a total: "total_raw", of sets "told_any_raw".
-
-    They are about all cells together, of sets about the vehicles that told any.
-    """
-    return tuple(f"{levels.total_key}_{one}" for one in _OF_TOTAL)
 
 
 def _totals(table: QuestionTable) -> dict[str, NDArray[Any]]:
     """Return the columns of the total, (W,) each; none without a total."""
     if not table.design.levels.total:
         return {}
-    return dict(zip(total_columns(table.design.levels), (table.outputs[:, -1], *window_totals(table)), strict=True))
+    names = TOTAL_COLUMNS[table.design.levels.total_key]
+    return dict(zip(names, (table.outputs[:, -1], *window_totals(table)), strict=True))
 
 
 def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
