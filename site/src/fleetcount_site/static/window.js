@@ -70,6 +70,7 @@
       require(between(keep, least, ONE), "keep is " + keep + ", allowed: " + least + " < keep < 1");
       return { kind: "k-ary", mode: "response", hit: keep, miss: ONE.minus(keep).times(Fraction.of(1, values)) };
     },
+    8: (reader) => ({ mode: "response", ...readFlip(reader, "unary"), hit: HALF }),
   };
 
   /* One bit a value, each wrong one way or both: the channel is that of the values that tell least. */
