@@ -315,3 +315,9 @@ async def test_a_stop_of_paused_windows_is_taken_since_they_may_come_back(asked:
     assert asked.order("pause", "--from", "4").code == 0
 
     assert asked.order("stop", "--from", "6").code == 0
+
+
+@pytest.mark.parametrize("action", ["pause", "resume"])
+def test_only_what_asks_takes_the_answer_beforehand(fleetcount: Callable, action: str) -> None:
+    refused = fleetcount("question", action, "--yes", "q.question")
+    assert (refused.code, "No such option '--yes'" in refused.error_line) == (2, True)

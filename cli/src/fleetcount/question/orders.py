@@ -62,9 +62,8 @@ def _order_command(action: str, text: str) -> click.Command:
         metavar="WINDOW|TIME",
         help="A window's number, or a time in UTC (2026-12-01T08:00Z). Default: the next that can still be skipped.",
     )
-    @click.option("--yes", is_flag=True, help="Do not ask before a question is stopped.", hidden=action != "stop")
     @click.argument("path", metavar="NAME.question", type=click.Path(path_type=Path))
-    def order(config_path: Path, start: str | None, yes: bool, path: Path) -> None:
+    def order(config_path: Path, start: str | None, path: Path, yes: bool = False) -> None:
         check_name(path)
         asked, operator, kind = read_question(path).question, operator_of(config_path), OrderAction[action.upper()]
         given = give_order(asked, operator, kind, start, time.time(), path.stem)
@@ -110,6 +109,7 @@ stop = _order_command(
     toss was sent.
     """,
 )
+click.option("--yes", is_flag=True, help="Do not ask before the question is stopped.")(stop)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

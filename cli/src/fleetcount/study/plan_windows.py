@@ -101,13 +101,22 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
     if asked.threat is not None:
         best = min(kept, key=lambda row: row.plan.sd(0))
         taken = f"{_THREATS[asked.threat]}: take {best.name!r}; if all collude, {_collusion(best, windows)}."
-        lines += ["", taken]
+        lines += ["", taken, *_response_keys(best.plan)]
     show([_record(row, windows) for row in kept], lines, as_json=as_json)
     if output is not None:
         with staged_directory(output) as stage:
             text = json.dumps([_record(row, windows) for row in kept], indent=1) + "\n"
             (stage / "plan.json").write_text(text, encoding="utf-8")
         click.echo(one_line(f"wrote plan.json in {output}"), err=as_json)
+
+
+def _response_keys(plan: Plan) -> Iterator[str]:
+    """Yield the keys with which a question file asks for randomized answers, if the way is one of these."""
+    design = plan.design
+    if design.local_epsilon is not None:
+        once = f"; [schedule] one_in = {plan.one_in}" if plan.one_in > 1 else ""
+        law = f'[mechanism] kind = "{design.kind.name}", epsilon_local = "{design.local_epsilon:.6g}"'
+        yield f'In a question file: mode = "response"; {law}{once}.'
 
 
 def _periods(schedule: Schedule, units: dict[Unit, Coin]) -> dict[Unit, tuple[Counter[int], ...]]:

@@ -15,7 +15,15 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
-from fleetcount_mechanisms.responses import AsymmetricVector, KaryResponse, Mangat, MangatVector, TwoCoin, Warner
+from fleetcount_mechanisms.responses import (
+    AsymmetricVector,
+    KaryResponse,
+    Mangat,
+    MangatVector,
+    OptimizedUnaryEncoding,
+    TwoCoin,
+    Warner,
+)
 from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.errors import QuestionError
@@ -54,6 +62,7 @@ MECHANISM_NUMBERS: Final[dict[type, int]] = {
     MangatVector: 5,
     KaryResponse: 6,
     AsymmetricVector: 7,
+    OptimizedUnaryEncoding: 8,
 }
 """The number on the wire of every answer law of a question; 0 is no mechanism, and no number is ever reused."""
 
