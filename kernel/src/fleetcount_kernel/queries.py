@@ -174,7 +174,8 @@ def _weigh_point(plan: Plan, proof: int, rows: Words) -> None:
     inverse, one = load(rows, plan.wire_inverse_at), splat(_ONE)
     lagrange_coefficients(rows, point, plan.wire_nodes_at, nodes, inverse, plan.wire_weights_at)
     top = power_of_two_power(point, nodes)
-    even, odd = multiply(add(one, top), load(rows, plan.half_at)), multiply(subtract(one, top), load(rows, plan.half_at))
+    half = load(rows, plan.half_at)
+    even, odd = multiply(add(one, top), half), multiply(subtract(one, top), half)
     turned, scale = multiply(point, load(rows, plan.turn_at)), multiply(odd, inverse)
     lagrange_coefficients(rows, turned, plan.wire_nodes_at, nodes, scale, plan.gadget_weights_at)
     for index in range(nodes):
