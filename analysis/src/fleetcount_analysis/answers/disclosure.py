@@ -136,18 +136,21 @@ def _largest_of_rows(design: Design, windows: Sequence[OpenedWindow], weight: in
 
 
 def _counts(design: Design, seen: int, noises: int) -> tuple[NDArray[np.int64], NDArray[np.float64], bool]:
-    """Return the possible counts behind a noised number, the log probability of each, and whether all are included."""
+    """Return the possible counts behind a noised number, the log probability of each, and whether all are included.
+
+    Where a count stands for several its probability is theirs together.
+    """
     noise = design.noise
     if isinstance(noise, OneSidedNoise):
         keep, sign = -math.expm1(-float(noise.epsilon)), 1 if noise.direction == "up" else -1
         reach = int(scipy.stats.nbinom.isf(math.exp(-LOG_TAIL), noises, keep))
         below, above = (0, reach) if sign == 1 else (reach, 0)
-        counts, fine = counts_between(seen - above, seen + below)
-        return counts, scipy.stats.nbinom.logpmf(sign * (seen - counts), noises, keep), fine
+        counts, widths, fine = counts_between(seen - above, seen + below)
+        return counts, scipy.stats.nbinom.logpmf(sign * (seen - counts), noises, keep) + widths, fine
     law = noise_total(noise, noises)
     reach = law.reach_of(LOG_TAIL)
-    counts, fine = counts_between(seen - reach, seen + reach)
-    return counts, law.log_mass(seen - counts), fine
+    counts, widths, fine = counts_between(seen - reach, seen + reach)
+    return counts, law.log_mass(seen - counts) + widths, fine
 
 
 def _check(design: Design, windows: Sequence[OpenedWindow], weight: int) -> bool:
