@@ -104,7 +104,7 @@ def question_json(question: Question) -> dict[str, Any]:
     if question.schedule.windows == 1:
         words = plain_sentences(question.design, views)
     if question.one_in > 1:
-        words = (one_window_words(question.design, question.shape, question.delta),)
+        words = (one_window_words(question.design, question.shape),)
     return question_to_json(question) | {"sentences": list(words), "statement": views_json(views)}
 
 
@@ -207,7 +207,7 @@ def _privacy_lines(question: Question, *, explain: bool) -> list[str]:
     if question.schedule.windows == 1:
         return [*privacy_lines(question.design, views, explain=explain), taking_part]
     if question.one_in > 1:
-        lines = [one_window_words(question.design, question.shape, question.delta), taking_part]
+        lines = [one_window_words(question.design, question.shape), taking_part]
     else:
         lines = [*plain_words(question.design, question.shape, question.delta), taking_part]
     if explain:
