@@ -76,7 +76,8 @@ def smallest_refused(design: Design, largest: Fraction, share: Fraction = Fracti
     """Return the smallest number of devices with which a typical record has a posterior above `largest`.
 
     `share` of the devices are in the first cell, the others are spread evenly over the rest, each with one value, and
-    the noise has its mean. For planning, without data. None if that holds for no number up to a million.
+    the noise has its mean. For planning, without data. None if that holds for no number up to a million, or if devices
+    randomize their answers.
 
     Raises:
         RangeError: `largest` or `share` outside (0, 1).
@@ -84,6 +85,8 @@ def smallest_refused(design: Design, largest: Fraction, share: Fraction = Fracti
     for name, value in (("largest posterior", largest), ("share", share)):
         if not 0 < value < 1:
             raise RangeError(name, value, "above 0 and below 1")
+    if design.outputs is not Outputs.CELLS:
+        return None  # Nothing is measured of answers that devices randomize.
     mean, rate = design.aggregators * Fraction(design.noise.mean), design.channel[0]
     others = design.values - 1
 
