@@ -11,7 +11,7 @@ from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told, smal
 from fleetcount_analysis.answers.metering import RatioAnswer, meter
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError
-from fleetcount_mechanisms.answers import Truth, answer_named
+from fleetcount_mechanisms.answers import answer_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise

@@ -81,8 +81,8 @@ def mean_share(x: Integers, y: Integers, evidence: Floats, prior: float, weight:
     """Return E[y/x | numbers], rounded up; None if the group is empty, 1 if no counts can have given the numbers.
 
     `x` and `y` are counts of the group and of those with the value, `evidence` the log probability of the numbers given
-    both, plus the log of how many counts each stands for, broadcast. `prior` is the share's mean, above 0 and below 1, `weight` the devices that it counts for. `exact`
-    says whether all counts are there.
+    both, plus the log of how many counts each stands for, broadcast. `prior` is the share's mean, above 0 and below 1,
+    `weight` the devices that it counts for. `exact` says whether all counts are there.
     """
     belief = np.where(x > 0, share_prior(x, y, prior, weight), -np.inf) + evidence
     top = float(belief.max())
