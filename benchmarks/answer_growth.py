@@ -16,6 +16,7 @@ of an aggregator is the most, the fleet's own among them.
 import argparse
 import asyncio
 import os
+import signal
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
@@ -27,6 +28,7 @@ from typing import Final
 from bench_lifecycle import open_many, seat_of
 from compare_answers import AGGREGATORS, Cost, answer_ms, by_kind
 from fleetcount.show.demo_question import DemoOptions, question_of
+from fleetcount_aggregator.verification.compile_ahead import compile_ahead
 from fleetcount_protocol.limits import MAX_QUESTIONS
 from fleetcount_simulator.network.children import Children
 from fleetcount_simulator.network.parties import Parties
@@ -190,7 +192,10 @@ def options() -> argparse.Namespace:
 def main() -> None:
     """Print the rows, after one line for each run."""
     configure("error")  # Else this process says of every question that it was taken up.
+    # As an interrupt does, the end of this process ends the aggregators and devices.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     asked = options()
+    asyncio.run(compile_ahead())  # Else the first run does, for longer than many answers take.
     numbers = sorted({0, asked.open_questions})
     windows: Windows | None = None
     costs: dict[tuple[int, int], list[Cost]] = {}
