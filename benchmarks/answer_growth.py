@@ -1,7 +1,7 @@
 """How the CPU an answer costs grows: from one fleet to the next, and with other questions open at both aggregators.
 
-    PYTHONPATH=. .venv/bin/python benchmarks/answer_growth.py --fleets 1000,5000,20000
-    PYTHONPATH=. .venv/bin/python benchmarks/answer_growth.py --fleets 1000,3000 --open-questions 4000
+    .venv/bin/python benchmarks/answer_growth.py --fleets 1000,5000,20000
+    .venv/bin/python benchmarks/answer_growth.py --fleets 1000,3000 --open-questions 4000
 
 Asks fleets of the demo (72 cells, sampling, two aggregators, shared gRPC connections) and divides what the larger of
 two fleets took more by the vehicles it has more: what starting takes is in both and falls out. CPU is read from /proc
