@@ -23,13 +23,13 @@ from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
 from fleetcount_mechanisms.planning import (
     AIMS,
     MEAN_OF,
+    SHOWN,
     Plan,
     default_sampling_rate,
     mean_sd,
     plan_question,
     shares_for_aim,
-    spread_for_mean,
-    spread_for_quantiles,
+    spread_for_show,
 )
 from fleetcount_mechanisms.responses import Flips
 from fleetcount_mechanisms.statement import epsilon_of, views_of
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
 MOST_DEVICES: Final = 10**9
 MOST_VALUES: Final = 4095
 NOISES: Final = ("geometric", "gaussian")
-SHOWN: Final = ("mean", "quantiles")
-"""What a direct number is read for."""
 _POINTS: Final = 60
 ANY_GAUSSIAN: Final = GaussianNoise(Fraction(100))
 """Noise by which shares are chosen or said: what is best of Gaussian noise does not depend on how much there is."""
@@ -351,7 +349,7 @@ def shown_levels(show: str, values: int, mechanism: str, law: type[PlannedNoise]
         raise UsageError(
             f"show is {show!r}, which opens levels of its own; allowed without zooms, shares, an aim and no total"
         )
-    return spread_for_mean(values, law) if show == "mean" else spread_for_quantiles(values)
+    return spread_for_show(show, values, law)
 
 
 def mean_errors(design: Design) -> dict[int, float]:

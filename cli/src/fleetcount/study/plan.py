@@ -15,13 +15,12 @@ from fleetcount_analysis.answers import joined_errors, smallest_refused
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
 from fleetcount_mechanisms.noise import GaussianNoise
-from fleetcount_mechanisms.planning import Plan, plan_question
+from fleetcount_mechanisms.planning import SHOWN, Plan, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount.analyst.planning import (
-    SHOWN,
     AskedLevels,
     aims_of,
     answer_law,
