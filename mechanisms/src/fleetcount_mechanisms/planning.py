@@ -10,7 +10,7 @@ from itertools import combinations, pairwise
 from math import erf, expm1, sqrt
 from typing import Final
 
-from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, kind_of
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.errors import (
     MechanismError,
@@ -147,7 +147,7 @@ def spread_for_show(
 
 
 def not_shown(
-    show: str, answer: AnswerLaw, law: type[NoiseLaw], *, number: bool, zoomed: bool, total: bool
+    show: str, form: AnswerForm, law: type[NoiseLaw], *, number: bool, zoomed: bool, total: bool
 ) -> str | None:
     """Return why a question does not show a `number` as one of `SHOWN`, in a word that whoever asks explains.
 
@@ -156,7 +156,7 @@ def not_shown(
     """
     against = {
         "number": not number,
-        "mode": kind_of(answer).form is not AnswerForm.TRUTH,
+        "mode": form is not AnswerForm.TRUTH,
         "one-sided": law not in (GaussianNoise, TwoSidedNoise),
         "zooms": show == "mean" and zoomed,
         "total": show == "mean" and not total,

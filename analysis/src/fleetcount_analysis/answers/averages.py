@@ -88,6 +88,13 @@ class Quantile:
     last: int
     level: Fraction
 
+    def between(self, points: Sequence[Fraction]) -> tuple[Fraction, Fraction]:
+        """Return the ends of the interval of a number that devices round to the points of the values.
+
+        A number is less than the distance of two points from that to which it is rounded.
+        """
+        return points[max(self.first - 2, 0)], points[min(self.last, len(points) - 1)]
+
 
 def mean(
     design: Design, outputs: ArrayLike, points: Sequence[Fraction], level: Fraction, *, rounded: bool = False

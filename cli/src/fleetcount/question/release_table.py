@@ -265,7 +265,7 @@ def _shown(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: Answe
     """Return what a number is asked for: as asked, or by default where nothing speaks against it."""
     number, zoomed = isinstance(domain, Numbers), len(asked.zooms) > 1
     show, law = asked.show or ("quantiles" if zoomed else "mean"), _LAWS.get(kind, NoNoise)
-    why = not_shown(show, answer, law, number=number, zoomed=zoomed, total=asked.total is not False)
+    why = not_shown(show, kind_of(answer).form, law, number=number, zoomed=zoomed, total=asked.total is not False)
     if why is not None and asked.show is not None:
         raise table.wrong("show", f"is {asked.show!r} {_NO_SHOW[why]}")
     return show if why is None else None
