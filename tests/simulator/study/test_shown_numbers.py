@@ -18,7 +18,7 @@ from fleetcount_simulator.study.registries import STANDARD
 from fleetcount_simulator.study.results import number_columns
 from fleetcount_simulator.study.shards import ShardOrder, decode_shard, run_shard
 
-from tests.simulator.engines.test_numbers import READINGS, TENS, Numbered, numbered, space
+from tests.simulator.engines.test_numbers import TENS, Numbered, numbered, space
 from tests.simulator.fleets import DIRECT, case, seed
 
 MEAN = replace(DIRECT, noise_epsilon=None, noise_variance=Fraction(50), show="mean")
@@ -79,7 +79,7 @@ def test_intervals_hold_the_mean_of_the_fleet_at_their_level_and_are_no_wider_th
     inside = (rows["low"] <= rows["fleet"]) & (rows["fleet"] <= rows["high"])
     # None of 4 at a level of 95 % comes once in 160,000 times.
     assert inside.sum() >= 1
-    # Rounding to points 10 apart has a deviation of .19 at most, and noise adds a third: an interval of 4 and 5 of both.
+    # Rounding to points 10 apart has a deviation of .19 at most, to which noise adds a third: 4 to 5 of them.
     assert 0.5 < (rows["high"] - rows["low"]).mean() < 1.5
     (summary,) = number_summaries(one, rows)
     assert (summary.what, summary.intervals, summary.holding) == ("mean", 4, inside.sum())
