@@ -115,6 +115,15 @@ def test_what_was_not_released_shows_nothing() -> None:
     assert number_columns(one, rows)["what"].size == 0
 
 
+@pytest.mark.parametrize("mechanism", [MEAN, QUANTILES], ids=["mean", "quantiles"])
+def test_a_fleet_of_which_nobody_has_a_value_has_no_number_to_compare_with(mechanism: Any) -> None:
+    one = case(numbered((100, 0, 0, 0, 0, 0)), mechanism)
+    outcome = engine("exact-law").run(one, 0, range(2), seed())
+
+    assert outcome.released.all()
+    assert shown_numbers(one, outcome, 0, range(2))["fleet"].size == 0
+
+
 TEXT = """
 name = "speeds"
 seed = 7

@@ -165,6 +165,11 @@ class PlannedCount(Tabular):
         return mean_errors(self.plan.design)
 
     @property
+    def median_standard_errors(self) -> dict[int, float]:
+        """The standard error of the median of so many numbers spread evenly over a range of 1; empty of other values."""
+        return median_errors(self.plan.design)
+
+    @property
     def shares(self) -> tuple[Fraction, ...]:
         """The part of the budget of every zoom, the cells first; empty without zooms."""
         return shares_of(self.plan.design)

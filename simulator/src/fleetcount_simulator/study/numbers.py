@@ -49,17 +49,17 @@ def mean_numbers(case: Case, outcome: CaseOutcome, reading: Reading, epoch: int)
 def shown_numbers(case: Case, outcome: CaseOutcome, epoch: int, runs: Sequence[int]) -> dict[str, NDArray[Any]]:
     """Return the columns `NUMBERS` of what an epoch's releases show, those of a case's first ones; else without rows.
 
-    `fleet` is that of all readings as devices take them: those beyond the ends are the ends, or no values.
+    `fleet` is that of all readings as devices take them: those beyond the ends are the ends, or no values. Where nobody
+    has a value there is nothing to compare with, and no row.
     """
     domain, rounding = case.population.question.domain, rounding_of(case.population.question)
     rows = list[tuple[float, ...]]()
     if case.mechanism.show is not None and isinstance(domain, Numbers) and rounding is not None:
         held = case.population.histogram(epoch)
-        most = MOST_RELEASES[case.mechanism.show]
+        most = 0 if np.isnan(rounding.taken_mean(held)) else MOST_RELEASES[case.mechanism.show]
         for place, run in enumerate(runs):
             if outcome.released[place] and run * case.epochs.count + epoch < most:
-                opened = outcome.outputs[place]
-                shown = _shown(case, domain, rounding, opened.tolist(), held)
+                shown = _shown(case, domain, rounding, outcome.outputs[place].tolist(), held)
                 rows += [(run, epoch, *row) for row in shown]
     columns = np.array(rows, dtype=np.float64).reshape(len(rows), len(NUMBERS)).T
     return {
