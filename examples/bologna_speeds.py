@@ -1,8 +1,9 @@
 """Speeds of one morning in Bologna as questions of three kinds show them, epsilon 1 a release, beside the truth.
 
 Vehicles are simulated here and nothing is sent: each answers directly, once a release, with what it read where it was
-first seen, and releases of two aggregators are drawn. The data have no class of road and no speed limit, so means are
-by part of town. A vehicle in all seven releases loses 7 together. A number after the program is the seed of the draw.
+first seen, and releases of two aggregators are drawn. The scenario names no class of a road, and one speed limit for
+all but one, so a road's class is here how many lanes it has in the vehicle's direction. A vehicle in all eight releases
+loses 8 together. A number after the program is the seed of the draw.
 """
 
 import csv
@@ -16,35 +17,58 @@ from math import ceil
 
 import fleetcount_data
 import numpy as np
-from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers
+from fleetcount.read.averages import OpenedNumbers
 from fleetcount.read.crosstabs import CrossCounts, names_of
 from fleetcount_analysis.answers import Average, WindowCounts, question_table
+from fleetcount_data.streets import bologna_streets
 from fleetcount_mechanisms import Levels, SeededRandom, Spread, Truth, TwoSidedNoise, draw_noise
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.planned_noise import noise_for
 from fleetcount_mechanisms.planning import spread_for_mean, spread_for_quantiles
-from fleetcount_protocol.window.domain import Bins, Cross, Numbers, Part, SquareGrid, value_of
+from fleetcount_protocol.window.domain import Bins, Categories, Cross, Numbers, Part, SquareGrid, value_of
 
 LEVEL = Fraction(95, 100)
 KMH = Fraction(18, 5)
+START, END, QUARTER = 600, 4201, 900
+ROADS = Categories(names=("1 lane", "2 lanes", "3 lanes or more"))
+SQUARES = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(550), columns=4, rows=4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """A vehicle where it was first seen: x and y in metres, its speed in km/h."""
+    """A vehicle where it was first seen: x and y in metres, its speed in km/h, its road, "" inside a junction."""
 
     at: tuple[Fraction, Fraction]
     speed: Fraction
+    road: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Told:
+    """What a release tells of so many vehicles, its interval, and the truth; None where there is no vehicle."""
+
+    of: str
+    vehicles: int
+    estimate: float | None
+    low: float
+    high: float
+    truth: float | None
+
+    @property
+    def inside(self) -> bool | None:
+        """Whether the truth is inside the interval; None without a truth."""
+        return None if self.truth is None else self.low <= self.truth <= self.high
 
 
 def first_seen(start: int, end: int) -> list[Seen]:
     """Return every vehicle that was on the road from `start` to before `end`, in seconds, as it was first seen."""
+    roads = {street.name: ROADS.names[min(street.lanes, 3) - 1] for street in bologna_streets()}
     found: dict[str, Seen] = {}
     with gzip.open(fleetcount_data.path("bologna/positions.csv.gz"), "rt", encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             if start <= int(row["t"]) < end and row["vehicle"] not in found:
-                at = (Fraction(row["x"]), Fraction(row["y"]))
-                found[row["vehicle"]] = Seen(at=at, speed=KMH * Fraction(row["speed_mps"]))
+                at, speed = (Fraction(row["x"]), Fraction(row["y"])), KMH * Fraction(row["speed_mps"])
+                found[row["vehicle"]] = Seen(at=at, speed=speed, road=roads.get(row["street"], ""))
     return list(found.values())
 
 
@@ -70,61 +94,76 @@ def number(vehicles: Sequence[Seen], design: Design, source: SeededRandom) -> Op
     return OpenedNumbers(name="speed", domain=speed, design=design, rows=[outputs], level=LEVEL)
 
 
-def table(vehicles: Sequence[Seen], squares: SquareGrid, bins: Bins, source: SeededRandom) -> CrossCounts:
-    """Return a release of the square and the speed of every vehicle in one report, without margins."""
-    parts = (Part(signal="Vehicle.CurrentLocation", domain=squares), Part(signal="Vehicle.Speed", domain=bins))
+def table(parts: tuple[Part, Part], values: Iterable[tuple[int, int]], source: SeededRandom) -> CrossCounts:
+    """Return a release of two signals that every vehicle tells in one report, without margins; 0 is no value."""
     cross = Cross(parts=parts)
     design = direct(Spread.of_shares(Levels(cross.values), law=TwoSidedNoise))
-    told = (cross.together([squares.value_of(one.at), bins.value_of(one.speed)]) for one in vehicles)
-    counts = WindowCounts(index=0, opens=0, unit=0, outputs=opened(design, told, source))
+    counts = WindowCounts(index=0, opens=0, unit=0, outputs=opened(design, map(cross.together, values), source))
     labels = [cross.label(value) for value in range(1, cross.values + 1)]
     released = question_table(design, LEVEL, labels, (), [counts], parts=names_of(cross))
     return CrossCounts.of("speeds", cross, released, [0])
 
 
-def town(size: int) -> SquareGrid:
-    """Return squares of so many metres over the town, 2,200 m by 2,200 m."""
-    side = 2200 // size
-    return SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(size), columns=side, rows=side)
+def told(of: str, vehicles: int, found: Average, truth: Fraction | None, scale: int = 1) -> Told:
+    """Return a mean, or with a scale of 100 a share in percent, beside the truth."""
+    known = None if found.estimate is None else scale * found.estimate
+    true = None if truth is None else float(scale * truth)
+    return Told(of=of, vehicles=vehicles, estimate=known, low=scale * found.low, high=scale * found.high, truth=true)
 
 
-def line(name: str, vehicles: int, found: Average | MeasuredQuantile, true: Fraction | None, unit: str) -> list[bool]:
-    """Print an interval and the truth, None if nobody has one; return whether it is inside, nothing without one."""
-    scale = 100 if unit == "%" else 1
-    low, high = scale * found.low, scale * found.high
-    told = "none" if true is None else f"{float(true):.1f}"
-    print(f"  {name:<17}{vehicles:>5,} vehicles{low:>8.1f} to {high:>5.1f} {unit:<5}{told:>8}")
-    return [] if true is None else [low <= true <= high]
+def mean_by_road(source: SeededRandom) -> list[Told]:
+    """Return the mean speed in km/h: of all by a number asked for its mean, and by road by a table, up to a bin."""
+    morning = first_seen(START, END)
+    found = number(morning, direct(spread_for_mean(33, TwoSidedNoise)), source).mean()
+    rows = [told("all", len(morning), found, sum(one.speed for one in morning) / Fraction(len(morning)))]
+    bins = Bins(edges=tuple(map(Fraction, range(0, 71, 2))), open_above=False, unit="km/h")
+    parts = (Part(signal="Road.Lanes", domain=ROADS), Part(signal="Vehicle.Speed", domain=bins))
+    values = [(ROADS.value_of(one.road), bins.value_of(one.speed)) for one in morning]
+    crossed = table(parts, values, source)
+    for place, road in enumerate(ROADS.names, 1):
+        there = [one.speed for one, (on, speed) in zip(morning, values, strict=True) if on == place and speed]
+        rows.append(told(road, len(there), crossed.mean(1, {0: place}), sum(there) / Fraction(len(there))))
+    return rows
+
+
+def median_by_time(source: SeededRandom) -> list[Told]:
+    """Return the median speed in km/h of the hour and of each of its quarters, a release for each."""
+    rows: list[Told] = []
+    for start, end in [(START, END), *((start, start + QUARTER) for start in range(START, END - 1, QUARTER))]:
+        vehicles = first_seen(start, end)
+        found = number(vehicles, direct(spread_for_quantiles(64)), source).quantile(Fraction(1, 2))
+        true = sorted(one.speed for one in vehicles)[ceil(len(vehicles) / 2) - 1]
+        about = float(Fraction(found.estimate.removesuffix(" km/h")))
+        name, ends = f"minutes {start // 60} to {end // 60}", {"low": found.low, "high": found.high}
+        rows.append(Told(of=name, vehicles=len(vehicles), estimate=about, truth=float(true), **ends))
+    return rows
+
+
+def fast_by_square(source: SeededRandom) -> list[Told]:
+    """Return the share in percent that drives at 50 km/h or more, by square of 550 m (column,row)."""
+    morning = first_seen(START, END)
+    halves = Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h")
+    parts = (Part(signal="Vehicle.CurrentLocation", domain=SQUARES), Part(signal="Vehicle.Speed", domain=halves))
+    values = [(SQUARES.value_of(one.at), halves.value_of(one.speed)) for one in morning]
+    crossed, counts, rows = table(parts, values, source), Counter(values), list[Told]()
+    for place in range(1, SQUARES.values + 1):
+        fast, there = counts[place, 2], counts[place, 1] + counts[place, 2]
+        found = crossed.share({0: place, 1: 2}, {0: place})
+        rows.append(told(SQUARES.label(place), there, found, Fraction(fast, there) if there else None, 100))
+    return rows
 
 
 if __name__ == "__main__":
-    source, morning = SeededRandom(int(sys.argv[1]) if len(sys.argv) > 1 else 1), first_seen(600, 4201)
-    print(f"{len(morning):,} vehicles, each as it was first seen; 95 % intervals, and the truth")
-
-    print("mean speed: a number asked for its mean; by district of 1.1 km (column,row) a table, so known up to a bin")
-    found = number(morning, direct(spread_for_mean(33, TwoSidedNoise)), source).mean()
-    inside = line("all", len(morning), found, sum(one.speed for one in morning) / Fraction(len(morning)), "km/h")
-    districts, fine = town(1100), Bins(edges=tuple(map(Fraction, range(0, 71, 2))), open_above=False, unit="km/h")
-    crossed = table(morning, districts, fine, source)
-    for place in range(1, districts.values + 1):
-        there = [one.speed for one in morning if districts.value_of(one.at) == place and fine.value_of(one.speed)]
-        found = crossed.mean(1, {0: place})
-        inside += line(districts.label(place), len(there), found, sum(there) / Fraction(len(there)), "km/h")
-
-    print("median speed by quarter of an hour: a number asked for its quantiles, a release for each")
-    for start in range(600, 4200, 900):
-        speeds = first_seen(start, start + 900)
-        median = number(speeds, direct(spread_for_quantiles(64)), source).quantile(Fraction(1, 2))
-        true = sorted(one.speed for one in speeds)[ceil(len(speeds) / 2) - 1]
-        inside += line(f"minutes {start // 60} to {start // 60 + 15}", len(speeds), median, true, "km/h")
-
-    print("share at 50 km/h or more by square of 550 m (column,row): a table of squares and two bins")
-    squares, halves = town(550), Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h")
-    crossed = table(morning, squares, halves, source)
-    for place in range(1, squares.values + 1):
-        fast = [one.speed >= 50 for one in morning if squares.value_of(one.at) == place]
-        found = crossed.share({0: place, 1: 2}, {0: place})
-        inside += line(
-            squares.label(place), len(fast), found, Fraction(100 * sum(fast), len(fast)) if fast else None, "%"
-        )
+    source, inside = SeededRandom(int(sys.argv[1]) if len(sys.argv) > 1 else 1), list[bool]()
+    print(f"{len(first_seen(START, END)):,} vehicles, each as it was first seen; 95 % intervals, and the truth")
+    for title, unit, rows in (
+        ("mean speed by lanes of the road in this direction", "km/h", mean_by_road(source)),
+        ("median speed of the hour and by quarter", "km/h", median_by_time(source)),
+        ("share at 50 km/h or more by square of 550 m (column,row)", "%", fast_by_square(source)),
+    ):
+        print(title)
+        for row in rows:
+            true = "none" if row.truth is None else f"{row.truth:.1f}"
+            print(f"  {row.of:<17}{row.vehicles:>5,} vehicles{row.low:>8.1f} to {row.high:>5.1f} {unit:<5}{true:>8}")
+        inside += [row.inside for row in rows if row.inside is not None]
     print(f"{sum(inside)} of {len(inside)} truths are inside their intervals, each of 95 %")

@@ -21,13 +21,17 @@ fleetcount question submit --config city/alpha/aggregator.toml city/brakes.quest
 sleep 2 # Within a second the leader's aggregator shows devices what was submitted.
 
 vehicle=0
+worn=0
 devices=""
 for device in city/devices/*; do
   for wheel in front-left front-right rear-left rear-right; do
     echo false > "$device/worn-$wheel.json"
   done
   # Every third vehicle has a worn brake at one wheel.
-  [ $((vehicle % 3)) -ne 0 ] || echo true > "$device/worn-rear-left.json"
+  if [ $((vehicle % 3)) -eq 0 ]; then
+    echo true > "$device/worn-rear-left.json"
+    worn=$((worn + 1))
+  fi
   vehicle=$((vehicle + 1))
   fleetcount device run --once --config "$device/device.toml" &
   devices="$devices $!"
@@ -38,3 +42,4 @@ done
 
 fleetcount question release --question city/brakes.question --config city/analyst/analyst.toml --output released --wait 120
 fleetcount verify released/release.json --config city/analyst/analyst.toml
+echo "truth: $worn of $vehicle vehicles have a worn brake"

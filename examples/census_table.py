@@ -4,6 +4,7 @@ Persons are simulated here and nothing is sent: each would answer both signals i
 """
 
 from fractions import Fraction
+from itertools import product
 from pathlib import Path
 
 import fleetcount_data
@@ -15,6 +16,7 @@ from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.planned_noise import Spread, noise_for
 from fleetcount_protocol.window.domain import Cross
 from fleetcount_simulator.populations import build
+from numpy.typing import NDArray
 
 EDUCATIONS = (
     "Preschool", "1st-4th", "5th-6th", "7th-8th", "9th", "10th", "11th", "12th", "HS-grad", "Some-college",
@@ -26,7 +28,9 @@ ASKED = [
 ]
 LEVEL = Fraction(95, 100)
 
-if __name__ == "__main__":
+
+def education_by_age() -> tuple[CrossCounts, NDArray[np.int64]]:
+    """Return one release of the table and the truth, of shape (educations, ages)."""
     file = str(fleetcount_data.path("adult/combinations.csv.gz"))
     people = build({"kind": "readings", "file": file, "count": "persons"}, {"of": ASKED}, 1, Path())
     cross, answer = people.question.domain, Truth(people.question.values)
@@ -43,11 +47,13 @@ if __name__ == "__main__":
     counts = WindowCounts(index=0, opens=0, unit=0, outputs=tuple(opened.tolist()))
     labels = [cross.label(value) for value in range(1, cross.values + 1)]
     table = question_table(design, LEVEL, labels, (), [counts], parts=names_of(cross))
-    found = CrossCounts.of("census", cross, table, [0])
-    true = truth.reshape(cross.shape)
+    return CrossCounts.of("census", cross, table, [0]), truth.reshape(cross.shape)
 
-    shape = " by ".join(map(str, cross.shape))
-    print(f"{people.devices:,} persons, education by age, {shape}; 95 % intervals, and the truth")
+
+if __name__ == "__main__":
+    found, true = education_by_age()
+    shape = " by ".join(map(str, true.shape))
+    print(f"{true.sum():,} persons, education by age, {shape}; 95 % intervals, and the truth")
     heads = ("all ages", "true", "60 and older", "true", "% of these", "true")
     print(
         "education     "
@@ -58,6 +64,6 @@ if __name__ == "__main__":
         known, old = int(true[row].sum()), int(true[row, 3])
         spans = f"{margin.low:>7,} to {margin.high:>6,} {known:>14,}   {cell.low:>6,} to {cell.high:>5,} {old:>12,}"
         print(f"{name:<14}{spans}   {100 * part.low:>6.1f} to {100 * part.high:>5.1f} {100 * old / known:>12.1f}")
-    every = [found.count(dict(enumerate(cross.apart(value)))) for value in range(1, cross.values + 1)]
-    inside = sum(one.low <= known <= one.high for one, known in zip(every, truth.tolist(), strict=True))
-    print(f"{inside} of {cross.values} cells are inside their intervals, each of 95 %; total: {found.count({})}")
+    every = [found.count({0: row, 1: age}) for row, age in product(*(range(1, size + 1) for size in true.shape))]
+    inside = sum(one.low <= known <= one.high for one, known in zip(every, true.flat, strict=True))
+    print(f"{inside} of {true.size} cells are inside their intervals, each of 95 %; total: {found.count({})}")

@@ -415,6 +415,7 @@ def records() -> list[dict[str, Any]]:
         "one_sided",
         "one_sided_down",
         "asymmetric",
+        "unary",
         "sampling_exact",
         "direct_zooms",
         "direct_total",

@@ -161,7 +161,7 @@ async def check_whether_it_is_taken(windows: Windows, step: Step, state: WindowS
         name=BATCH_STEPS.get(step.value, step.value),
         request=b"request",
         answer=answer,
-        passing=step.value in BATCH_STEPS,
+        transient=step.value in BATCH_STEPS,
     )
     assert len(await windows.store.read(read_ledger)) == 1
 

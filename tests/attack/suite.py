@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -82,7 +83,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """What became of one attack: `figure` is what its tests reported, or why it could not be tried."""
+    """What became of one attack: `figure` is what its tests reported, each once, or why it could not be tried."""
 
     verdict: Verdict
     figure: str
@@ -128,8 +129,9 @@ def tried(attack: Attack, cases: Sequence[ElementTree.Element]) -> Tried:
     skipped = [found for case in every if (found := case.find("skipped")) is not None]
     if skipped or not all(own):
         return Tried(Verdict.NOT_TRIED, skipped[0].get("message", "") if skipped else "its tests did not run")
-    figures = [one.get("value", "") for case in every for one in case.iter("property") if one.get("name") == FIGURE]
-    return Tried(Verdict.HELD, "; ".join(figures))
+    properties = [one for case in every for one in case.iter("property")]
+    figures = Counter(one.get("value", "") for one in properties if one.get("name") == FIGURE)
+    return Tried(Verdict.HELD, "; ".join(f"{figure} ({n} times)" if n > 1 else figure for figure, n in figures.items()))
 
 
 def _node_of(case: ElementTree.Element) -> str:

@@ -67,6 +67,15 @@ def case(name: str, inside: str = "") -> ElementTree.Element:
             Verdict.HELD,
             "3 ms; 0 of 4",
         ),
+        (
+            [case("test_one")]
+            + [
+                case(f"test_two[{n}]", '<properties><property name="figure" value="8 of 8"/></properties>')
+                for n in "ab"
+            ],
+            Verdict.HELD,
+            "8 of 8 (2 times)",
+        ),
         ([case("test_one"), case("test_two[a]"), case("test_two[b]", "<failure/>")], Verdict.BROKEN, ""),
         ([case("test_one"), case("test_two", "<error/>")], Verdict.BROKEN, ""),
         ([case("test_one"), case("test_two", '<skipped message="no mosquitto"/>')], Verdict.NOT_TRIED, "no mosquitto"),

@@ -16,30 +16,29 @@ _HEAD: Final = """# Reliability
 
 Written by `python -m tests.campaign`; do not edit. A trial is one window of nine devices at two aggregators in
 processes of their own, with TLS and stores; a third of the devices reports directly, a third through a broker and a
-third through a relay. Eight windows at a time follow each other closely, and a fault strikes at a random moment, in
-whatever state each of them is. Every device has a cell for itself and coins that the test fixes, and no noise is added:
-a cell of the record says how often its device counts. A lost device shows in the sampled half, a doubled one always.
+third through a relay. Eight windows at a time follow each other closely, and a fault strikes at a random moment. Every
+device has a cell for itself and coins that the test fixes, and no noise is added: a cell of the record says how often
+its device counts. A lost device shows in the sampled half, a doubled one always.
 
 * lost: a device holds every receipt and the released window does not count it, or the window ended for want of reports
   although enough devices hold every receipt; not those whose only copy a flipped bit hit, if the aggregator says how
-  many they are
+  many
 * doubled: a device counts more often than once, or after it was denied
 * wrong: trials with any of these, aggregators that end a window differently or give different bytes, a sealing key that
-  is not there any more, a process that ended and should not have, or a lane that broke
+  is gone, a process that ended and should not have, or a lane that broke
 * second releases: windows of which an aggregator gave another record at the end of the run than at the window's end
 * stuck: a window without an end two minutes after its windows and its fault
 
 A window may end without a release, for a public reason; then no device is counted and none is lost. A window that had
-ended before the fault stands in the row "nothing". A clock is off in a process whose `time.time` was replaced before it
-started: by up to six seconds, or far off, an hour, a day or 400 days ahead or behind. A far clock over PostgreSQL is
+ended before the fault stands in the row "nothing". A clock is off, by up to six seconds, or far off, an hour, a day or
+400 days, ahead or behind, in a process whose `time.time` was replaced before it started. A far clock over PostgreSQL is
 either that of the whole machine, whose server tells the same time, or of the process alone, which must then refuse to
 start; later the process starts with the right one. strace lets every fsync of a process return EIO; the kernel limits
 files, descriptors and memory to at most what a process has. A denied device may be left out of a window that goes on,
-and counts in none that opens later. The p99 of fewer than a hundred values is the longest. [Faults](faults.md) lists
-what else can go wrong, with its tests.
+and counts in none that opens later. The p99 of fewer than a hundred values is the longest.
 
-A sentence with figures names the day and the commit of what ran. What the source has since is in none of them: `make
-nightly` has a thousand trials and a million lists of failures each time, and writes this page anew.
+A sentence with figures names the day and the commit of what ran. `make nightly` has a thousand trials and a million
+lists of failures each time, and writes this page anew. [Faults](faults.md) lists what else can go wrong.
 """
 
 

@@ -225,7 +225,7 @@ def test_a_password_file_that_cannot_be_used_is_a_wrong_configuration(
 def test_who_looks_at_a_store_that_was_moved_away_hears_so_first(fleetcount: Shell, state: Path) -> None:
     change(state, "DELETE FROM windows")
     assert json.loads(fleetcount("aggregator", "status", *CONFIG, "--json").out)["not_served"] == ""
-    change(state, "UPDATE instance SET standing = 'moved 1'")
+    change(state, "UPDATE instance SET store_state = 'moved 1'")
     away = f"{state / 'aggregator.db'} was moved elsewhere; serve the store that it was moved to"
 
     said = [fleetcount("aggregator", command, *CONFIG) for command in ("status", "windows")]

@@ -12,7 +12,7 @@ from fleetcount.evidence.golden import golden, parse_golden
 from fleetcount_evidence.golden.comparison import check_group
 from fleetcount_evidence.golden.rows import MalformedGoldenError
 
-PATHS = [Path(__file__).parents[1] / "golden" / name for name in ("question.json", "noise.json")]
+PATHS = [Path(__file__).parents[1] / "golden" / name for name in ("question.json", "noise.json", "answers.json")]
 GOLDEN: dict[str, list[dict[str, Any]]] = {
     name: rows for path in PATHS for name, rows in json.loads(path.read_text()).items()
 }
@@ -30,7 +30,7 @@ def test_the_file_is_reproduced() -> None:
         run = CliRunner().invoke(golden, [str(path)])
         assert run.exit_code == 0, run.output
         found += run.output.count("ok ")
-    assert found == len(GOLDEN) == 38
+    assert found == len(GOLDEN) == 53
 
 
 @pytest.mark.parametrize("name", GOLDEN)
@@ -74,6 +74,17 @@ def test_an_input_that_no_group_knows_or_that_is_no_number_is_refused() -> None:
         ("exposure_quantile", {"units": "0"}),
         ("noise_tail", {"h": "-1"}),
         ("kov_approximate", {"delta_each": "1/10"}),
+        ("mean_noise", {"V": 1}),
+        ("mean_error", {"V": 10**9}),
+        ("mean_width", {"V": 1}),
+        ("quantile_end", {"opened": [1, 2]}),
+        ("table_variance", {"A": 10**6, "B": 10**6}),
+        ("set_price", {"m": 99}),
+        ("set_holders", {"m": 100}),
+        ("code_found", {"steps": 0}),
+        ("one_sided_end", {"epsilon": "0"}),
+        ("protected_flip", {"epsilon": "41"}),
+        ("protected_flip", {"protects": {"1": [2], "2": [3]}}),
     ],
 )
 def test_an_input_out_of_range_is_a_miss_that_says_so_in_one_line(name: str, change: dict[str, str]) -> None:
@@ -96,6 +107,29 @@ def test_a_number_too_small_or_too_large_is_a_miss_of_its_row_alone(value: str) 
     assert value in line
     assert "allowed: 1e-100000 to 1e100000" in line
     assert line.endswith("(and 1 more)")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("mean_noise", {"total": "yes"}),
+        ("mean_error", {"weighted": "free"}),
+        ("quantile_end", {"of": "middle"}),
+        ("quantile_end", {"opened": [1, 2.5, 3]}),
+        ("table_variance", {"of": "corner"}),
+        ("set_price", {"law": "uniform"}),
+        ("one_sided_end", {"direction": "sideways"}),
+        ("protected_flip", {"protects": [1]}),
+        ("protected_flip", {"protects": {"one": [2]}}),
+        ("protected_sd", {"value": 4}),
+    ],
+)
+def test_a_word_or_a_policy_that_a_group_does_not_know_is_refused(name: str, change: dict[str, Any]) -> None:
+    row = copy.deepcopy(GOLDEN[name][0])
+    row["inputs"].update(change)
+
+    with pytest.raises(MalformedGoldenError, match=next(iter(change))):
+        result(name, [row])
 
 
 def test_a_decimal_far_below_what_a_float_holds_is_judged() -> None:

@@ -54,7 +54,7 @@ def test_the_ways_to_ask_for_a_mean_say_what_so_many_numbers_give_in_every_windo
     of_median = fleetcount(*words, "--values", "64", "--show", "quantiles", "--json")
 
     rows = [[part.strip() for part in line.split("|")[1:-1]] for line in of_mean.out.splitlines() if line[:1] == "|"]
-    # The noise of the README's month, 36 devices on a cell, as docs/operating-questions.md has it.
+    # Under the noise of the README's month, 36 devices on a cell that had all of the budget.
     assert rows[0][:4] == ["way", "of 200", "of 1,000", "of 100,000"]
     assert [row[:4] for row in rows[2:]] == [
         ["direct, Gaussian", "0.13", "0.026", "0.00026"],
@@ -126,6 +126,9 @@ def test_a_plan_shows_when_a_limit_on_what_a_record_tells_would_refuse_it(fleetc
     assert "0.99 no typical record" in fleetcount(*GOOD, "--largest-posterior", "0.99").out.splitlines()[-1]
     assert "allowed: without --windows" in fleetcount(*GOOD, "--largest-posterior", "0.9", "--windows", "9").error_line
     assert "--largest-posterior" in fleetcount(*GOOD, "--largest-posterior", "1").error_line
+    direct_to_four = ["plan", "--devices", "2000", "--values", "4", "--mechanism", "direct", "--epsilon", "1"]
+    for rows in (("--at-once", "2"), ("--cross", "2,2"), ("--show", "mean")):
+        assert 20 < size(fleetcount(*direct_to_four, *rows, "--largest-posterior", "0.9").out.splitlines()[-1]) < 500
 
 
 def test_the_interval_of_a_plan_is_the_exact_one() -> None:

@@ -215,6 +215,43 @@ def test_what_a_successor_costs_is_said_and_a_month_alone_refuses_it_with_the_da
     assert alone - 0.15 < errors[1] <= alone
 
 
+@pytest.mark.parametrize(("epsilon", "kind"), [("1", "unary"), ("10", "k-ary")])
+def test_the_answer_that_plan_recommends_where_nobody_is_trusted_can_be_asked(
+    fleetcount: Callable, deployed: Path, epsilon: str, kind: str
+) -> None:
+    asked = ("--values", "72", "--epsilon", epsilon, "--windows", "720", "--threat", "none-trusted")
+    said = " ".join(fleetcount("plan", "--devices", "100000", *asked).out.split())
+    keys = f'[mechanism] kind = "{kind}", epsilon_local = "{epsilon}"; [schedule] one_in = 720.'
+    assert f'In a question file: mode = "response"; {keys}' in said
+    spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
+    law = f'[mechanism]\nkind = "{kind}"\nepsilon_local = "{epsilon}"\n[release]'
+    (deployed / "spec.toml").write_text(
+        spec.replace("[release]", law).replace(
+            'epsilon = "10"\ndelta', 'kind = "geometric"\nnoise_epsilon = "10"\ndelta'
+        )
+    )
+
+    made = fleetcount(*CREATE)
+
+    assert (made.code, f"factor of e^{epsilon}.00" in " ".join(made.out.split())) == (0, True), made
+
+
+def test_one_window_of_several_says_what_a_one_way_answer_hides(fleetcount: Callable, deployed: Path) -> None:
+    spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
+    spec = spec.replace("[release]", '[mechanism]\nkind = "mangat-vector"\nepsilon_local = "1"\n[release]')
+    (deployed / "spec.toml").write_text(
+        spec.replace('epsilon = "10"\ndelta', 'kind = "geometric"\nnoise_epsilon = "10"\ndelta')
+    )
+
+    made = fleetcount(*CREATE)
+
+    assert made.code == 0, made
+    said = " ".join(made.out.split())
+    assert "the odds of a value against none by at most a factor of e^1.00 for each of its values, if all" in said
+    assert "read it; the odds of any other change have no bound. In which window it answered is seen" in said
+    assert "the truth with a chance" not in said
+
+
 def test_one_window_of_several_is_asked_with_all_of_epsilon_and_says_so(fleetcount: Callable, deployed: Path) -> None:
     spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
     spec = spec.replace("[release]", '[mechanism]\nkind = "k-ary"\nepsilon_local = "10"\n[release]')

@@ -53,3 +53,20 @@ def test_vehicles_are_on_the_streets() -> None:
 
     assert np.median(distance) < 3
     assert distance.max() < 15
+
+
+def test_a_vehicle_is_on_the_street_that_its_row_names() -> None:
+    streets = {street.name: np.array(street.line, dtype=float) for street in bologna_streets()}
+    with gzip.open(fleetcount_data.path("bologna/positions.csv.gz"), "rt", newline="") as file:
+        rows = list(csv.DictReader(file))
+    named = [row for row in rows if row["street"]]
+
+    assert len(rows) == 13_191
+    assert len(rows) - len(named) == 756  # Inside a junction.
+    far = 0
+    for row in named[::20]:
+        line = streets[row["street"]]
+        along, here = np.diff(line, axis=0), np.array([float(row["x"]), float(row["y"])]) - line[:-1]
+        part = np.clip((here * along).sum(axis=1) / np.maximum((along**2).sum(axis=1), 1e-9), 0, 1)
+        far += np.hypot(*(here - part[:, None] * along).T).min() > 15
+    assert far == 0

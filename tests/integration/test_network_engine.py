@@ -16,9 +16,10 @@ from fleetcount_client.answering import draw_two_round, truth_of
 from fleetcount_client.signals import Reading
 from fleetcount_client.timer import uniform_seconds
 from fleetcount_mechanisms.randomness import RandomSource
-from fleetcount_mechanisms.responses import Flips
+from fleetcount_mechanisms.responses import Flips, OptimizedUnaryEncoding
 from fleetcount_protocol.ids import Digest, SessionId
 from fleetcount_protocol.window.domain import Bins, Categories, Numbers, SquareGrid
+from fleetcount_protocol.window.fields import MECHANISM_NUMBERS
 from fleetcount_simulator import faults
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.examples import example_text
@@ -295,6 +296,7 @@ def test_mosquitto_carries_a_fleet_as_the_embedded_broker_does() -> None:
     [
         (Mechanism(name="k", kind="k-ary", epsilon_local=Fraction(2), noise_epsilon=Fraction(10)), 3, 4),
         (Mechanism(name="v", kind="mangat-vector", epsilon_local=Fraction(2), noise_epsilon=Fraction(10)), 3, 3),
+        (Mechanism(name="u", kind="unary", epsilon_local=Fraction(2), noise_epsilon=Fraction(10)), 3, 3),
         (Mechanism(name="d", kind="direct", noise_epsilon=Fraction(10)), 3, 3),
         (Mechanism(name="g", kind="direct", noise_variance=Fraction(1, 2)), 3, 3),
         (Mechanism(name="o", kind="one-sided", noise_epsilon=Fraction(10), direction="up"), 3, 3),
@@ -327,14 +329,12 @@ def test_every_kind_of_question_on_the_wire_can_be_asked(mechanism: Mechanism, v
 
 def test_what_real_devices_cannot_be_asked_is_refused_before_anything_starts() -> None:
     liar = Attacker(name="mallory", kind="liars", parameters=(("count", "3"),))
-    unary = Mechanism(name="u", kind="unary", epsilon_local=Fraction(1), noise_epsilon=Fraction(1))
     for case, named in [
         (case_of(faults=Faults(naive=True)), "faults.naive"),
         (case_of(attackers=(liar,)), "'mallory' of kind 'liars'"),
         (case_of(1), "1 devices"),
         (case_of(values=5000), "5000 values"),
         (case_of(aggregators=6), "aggregators.count is 6"),
-        (case_of(mechanism=unary), "not on the wire"),
         (case_of(mechanism=Mechanism(name="d", kind="direct")), "no noise"),
         (case_of(mechanism=Mechanism(name="s", kind="sampling")), "sampling_rate is missing"),
         (case_of(faults=Faults(outage=((0, "lunch", Fraction(1)),))), "'lunch'"),
@@ -345,6 +345,14 @@ def test_what_real_devices_cannot_be_asked_is_refused_before_anything_starts() -
         engine(transport="pigeon")
     with pytest.raises(ScenarioError, match="broker is 'hive'"):
         engine(broker="hive")
+
+
+def test_an_answer_law_without_a_number_on_the_wire_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(MECHANISM_NUMBERS, OptimizedUnaryEncoding)
+    unary = Mechanism(name="u", kind="unary", epsilon_local=Fraction(1), noise_epsilon=Fraction(1))
+
+    with pytest.raises(ScenarioError, match="not on the wire"):
+        engine().run(case_of(mechanism=unary), 0, [0], SEED)
 
 
 def descendants(parent: int) -> dict[int, str]:

@@ -43,6 +43,14 @@ def test_every_row_keeps_the_promise_and_wastes_little_of_it(rows: tuple[Compare
         assert EPSILON * Fraction(99, 100) < whole <= EPSILON, row.name
 
 
+def test_a_response_in_one_window_of_several_has_all_of_epsilon_in_each_answer() -> None:
+    for one_in, each in ((6, EPSILON), (3, EPSILON / 2)):
+        row = compare(10_000, 1, SHAPES, EPSILON, DELTA, one_in=one_in)[-1]
+
+        assert row.name == f"response, one window of {one_in}"
+        assert each * Fraction(999, 1000) < Fraction(row.plan.design.local_epsilon or 0) <= each
+
+
 def test_every_threat_has_its_ways(rows: tuple[Compared, ...]) -> None:
     assert [row.threat for row in rows] == [Threat.ONE_HONEST] * 2 + [Threat.ALL_COLLUDE] * 6 + [Threat.NONE_TRUSTED]
     assert rows[0].plan.sd(0) < rows[-1].plan.sd(0)

@@ -182,7 +182,7 @@ def test_the_planned_error_of_a_mean_is_that_of_least_squares(share: Fraction, s
     ]
     exact = least_squares_variance(design.levels.rows(), each, [design.levels.weight(v + 1) for v in range(33)])
 
-    # Thirty-six vehicles on a cell that has the whole budget (docs/operating-questions.md).
+    # Thirty-six vehicles on a cell that has the whole budget.
     assert mean_sd(design, 1000) == pytest.approx(sd, rel=1e-4)
     assert mean_sd(design, 1000) == pytest.approx(math.sqrt(float(exact) / 64**2 + 1000 / (6 * 32**2)) / 1000)
     assert mean_sd(design, 100_000) < 0.0003

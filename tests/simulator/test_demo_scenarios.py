@@ -88,7 +88,7 @@ def test_a_yes_nobody_has_and_more_vehicles_than_rows_are_refused() -> None:
         category(truths, 3, 1)
 
 
-HEADER = "t,vehicle,x,y,speed_mps\n"
+HEADER = "t,vehicle,x,y,speed_mps,street\n"
 
 
 BAD_TRACES: list[tuple[str, str]] = [
@@ -96,18 +96,18 @@ BAD_TRACES: list[tuple[str, str]] = [
     (HEADER, "no rows"),
     (HEADER.replace("t,", "\ufefftime,"), "header"),
     (HEADER + "0,a,1,2\n", "4 fields"),
-    (HEADER + "0,a,1_0,2,3\n", "x is '1_0'"),
-    (HEADER + "0,a,nan,2,3\n", "x is 'nan'"),
-    (HEADER + "0,a,１２,2,3\n", "x is"),
-    (HEADER + '0,a,"1,5",2,3\n', "x is '1,5'"),
-    (HEADER + "0,a,1,2,-3\n", "speed_mps is '-3'"),
-    (HEADER + "-1,a,1,2,3\n", "t is '-1'"),
-    (HEADER + "0,,1,2,3\n", "vehicle is ''"),
-    (HEADER + '0,"a\nb",1,2,3\n', "line 2: a field holds a line end"),
-    (HEADER + "0,a\u200b,1,2,3\n", "vehicle is"),
-    (HEADER + "0,a,1,2,3\n0,a,1,2,3\n", "occurs twice"),
-    (HEADER + '0,"a,1,2,3\n', "line 2"),
-    (HEADER + "0,a\0,1,2,3\n", "NUL"),
+    (HEADER + "0,a,1_0,2,3,b6\n", "x is '1_0'"),
+    (HEADER + "0,a,nan,2,3,b6\n", "x is 'nan'"),
+    (HEADER + "0,a,１２,2,3,b6\n", "x is"),
+    (HEADER + '0,a,"1,5",2,3,b6\n', "x is '1,5'"),
+    (HEADER + "0,a,1,2,-3,b6\n", "speed_mps is '-3'"),
+    (HEADER + "-1,a,1,2,3,b6\n", "t is '-1'"),
+    (HEADER + "0,,1,2,3,b6\n", "vehicle is ''"),
+    (HEADER + '0,"a\nb",1,2,3,b6\n', "line 2: a field holds a line end"),
+    (HEADER + "0,a\u200b,1,2,3,b6\n", "vehicle is"),
+    (HEADER + "0,a,1,2,3,b6\n0,a,1,2,3,b6\n", "occurs twice"),
+    (HEADER + '0,"a,1,2,3,b6\n', "line 2"),
+    (HEADER + "0,a\0,1,2,3,b6\n", "NUL"),
 ]
 
 

@@ -11,7 +11,16 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_mechanisms.levels import neighbouring_sides
-from fleetcount_mechanisms.responses import AsymmetricVector, Flips, KaryResponse, Mangat, MangatVector, TwoCoin, Warner
+from fleetcount_mechanisms.responses import (
+    AsymmetricVector,
+    Flips,
+    KaryResponse,
+    Mangat,
+    MangatVector,
+    OptimizedUnaryEncoding,
+    TwoCoin,
+    Warner,
+)
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.channel.hpke import HpkeKeyPair
@@ -237,6 +246,7 @@ def every_window() -> dict[str, Window]:
         "two_coin": one_round_window(Mode.RESPONSE, mechanism=TwoCoin(Fraction(4, 5), Fraction(1, 5))),
         "k_ary": one_round_window(Mode.RESPONSE, domain=colours, mechanism=KaryResponse(Fraction(1, 2), 3)),
         "mangat_vector": one_round_window(Mode.RESPONSE, domain=colours, mechanism=MangatVector(Fraction(1, 3), 3)),
+        "unary": one_round_window(Mode.RESPONSE, domain=colours, mechanism=OptimizedUnaryEncoding(Fraction(1, 4), 3)),
         "asymmetric": one_round_window(
             Mode.RESPONSE, domain=colours, mechanism=AsymmetricVector(Fraction(1, 3), tuple(Flips))
         ),

@@ -200,7 +200,7 @@ async def _known_or_taken(
         raise StateConflictError(state, name)
     with within:
         entry = work if isinstance(work, Entry) else await work()
-        row = StepRow(name=name, request=request, answer=entry.answer, passing=rule.per_batch)
+        row = StepRow(name=name, request=request, answer=entry.answer, transient=rule.per_batch)
         # After `apply` the answer is durable; if the store already has the step, it returns the stored answer, which
         # wins.
         return await windows.apply(_change(window_id, rule, row, entry)) or row

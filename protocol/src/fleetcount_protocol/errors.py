@@ -117,7 +117,7 @@ class PeerProblem(enum.Enum):
     MALFORMED = "malformed"
 
     @property
-    def passing(self) -> bool:
+    def transient(self) -> bool:
         """Whether a retry can succeed."""
         return self in {PeerProblem.NOT_YET, PeerProblem.BUSY, PeerProblem.UNKNOWN_WINDOW}
 

@@ -49,7 +49,7 @@ BOLOGNA_FILE: Final = "bologna/positions.csv.gz"
 MOST_WINDOWS: Final = 13
 """Moments of the shipped morning, five minutes apart."""
 MAX_TRACE_BYTES: Final = 64 * 2**20
-_HEADER: Final = ["t", "vehicle", "x", "y", "speed_mps"]
+_HEADER: Final = ["t", "vehicle", "x", "y", "speed_mps", "street"]
 _TIME: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
 _METRES: Final = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
 _SPEED: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,9})?", re.ASCII)
@@ -108,7 +108,7 @@ def find_bologna() -> Path:
 
 
 def read_traces(path: Path) -> Traces:
-    """Read a gzip-compressed trace table (t, vehicle, x, y, speed_mps), in bounded memory and strictly.
+    """Read a gzip-compressed trace table (t, vehicle, x, y, speed_mps, street), in bounded memory and strictly.
 
     Raises:
         ScenarioError: truncated, too large, a wrong header, a field outside the number grammar, a vehicle twice at one
@@ -151,7 +151,7 @@ def _traces_of(text: str, name: str) -> Traces:
 def _sighting(row: list[str], place: str) -> tuple[int, str, Sighting]:
     if len(row) != len(_HEADER):
         raise ScenarioError(f"{place}: {len(row)} fields, not {len(_HEADER)}")
-    patterns = (_TIME, None, _METRES, _METRES, _SPEED)
+    patterns = (_TIME, None, _METRES, _METRES, _SPEED, None)
     for column, pattern, cell in zip(_HEADER, patterns, row, strict=True):
         if pattern is not None and not pattern.fullmatch(cell):
             raise ScenarioError(f"{place}: {column} is {cell[:40]!r}, not a number of the allowed form")

@@ -15,7 +15,14 @@ from fleetcount_mechanisms.answers import Side
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw
 from fleetcount_mechanisms.noise_draws import draw_noise
 from fleetcount_mechanisms.randomness import SeededRandom, SystemRandom
-from fleetcount_mechanisms.responses import AsymmetricVector, Flips, KaryResponse, Mangat, MangatVector
+from fleetcount_mechanisms.responses import (
+    AsymmetricVector,
+    Flips,
+    KaryResponse,
+    Mangat,
+    MangatVector,
+    OptimizedUnaryEncoding,
+)
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import ledger_loss_of
 from fleetcount_protocol.errors import QuestionError, RejectReason
@@ -146,7 +153,7 @@ async def test_sets_are_counted_by_category_and_by_holders_and_a_set_too_large_i
     record = await release(network, window)
 
     assert [cell.raw for cell in record.cells] == [2, 2, 0, 1, 3][: 4 + total]
-    assert [cell.label for cell in record.cells] == [*domain.names, "total"][: 4 + total]
+    assert [cell.label for cell in record.cells] == [*domain.names, "told any"][: 4 + total]
     assert await network.core(0).context.store.read(read_rejections, window.window_id) == {
         RejectReason.INVALID_PROOF: 1
     }
@@ -163,6 +170,20 @@ async def test_vector_mangat_counts_bits_over_participants() -> None:
     assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (4, [2, 1, 3])
     assert [cell.estimate for cell in record.cells] == [Fraction(4, 3), 0, Fraction(8, 3)]
     assert all(cell.low <= cell.estimate <= cell.high for cell in record.cells)
+
+
+async def test_unary_answers_are_read_against_any_change() -> None:
+    mechanism = OptimizedUnaryEncoding(Fraction(1, 4), 3)
+    network, window = await start(values=3, mode=Mode.RESPONSE, mechanism=mechanism, release=NOISED)
+    await answer_whole(network, window, [[1, 1, 0, 1], [1, 0, 0, 1], [1, 1, 1, 1], [1, 0, 0, 0]])
+
+    record = await release(network, window)
+
+    assert (record.baseline_raw, [cell.raw for cell in record.cells]) == (4, [2, 1, 3])
+    # (Y - 4/4)/(1/2 - 1/4).
+    assert [cell.estimate for cell in record.cells] == [4, 0, 8]
+    local = next(view for view in record.statement if view.adversary == "all_aggregators")
+    assert (local.neighbours, local.epsilon is not None) == ("any-value", True)
 
 
 async def test_asymmetric_answers_are_read_value_by_value() -> None:

@@ -105,7 +105,7 @@ async def test_what_was_drawn_before_the_loss_is_adopted_or_ends_and_is_not_draw
     await network.stop(0)
     assert not (await network.start(0)).context.windows.quarantined
     with closing(sqlite3.connect(tmp_path / "alpha" / "aggregator.db")) as database:
-        assert database.execute("SELECT standing FROM instance").fetchone() == ("serving",)
+        assert database.execute("SELECT store_state FROM instance").fetchone() == ("serving",)
     await network.stop_all()
 
 
@@ -340,7 +340,7 @@ async def test_what_a_store_that_was_moved_away_has_left_does_not_come_into_the_
     put_back(place, tmp_path / "backup", lambda _: seal, WHOSE, {})
 
     with closing(sqlite3.connect(place.file)) as database:
-        assert database.execute("SELECT standing FROM instance").fetchone() == ("restored",)
+        assert database.execute("SELECT store_state FROM instance").fetchone() == ("restored",)
 
 
 async def test_a_backup_that_is_damaged_or_somebody_elses_is_not_put_back(tmp_path: Path) -> None:

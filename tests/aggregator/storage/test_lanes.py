@@ -18,7 +18,7 @@ from fleetcount_aggregator.storage.errors import FencedError, StoreBusyError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.postgres import PostgresDatabase, Server
 from fleetcount_aggregator.storage.postgres_backend import close_lanes
-from fleetcount_aggregator.storage.postgres_frames import PatientLink
+from fleetcount_aggregator.storage.postgres_frames import RetryingLink
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
 from fleetcount_aggregator.storage.rows import read_rejections
 from fleetcount_protocol.errors import RejectReason
@@ -288,14 +288,14 @@ async def test_who_is_refused_the_move_closes_nothing(pair: Pair) -> None:
 async def test_an_append_whose_answer_is_lost_begins_another_lane(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     one, two = pair
     await two.give([instalment(1)])
-    run = PatientLink.run
+    run = RetryingLink.run
 
-    def lost(link: PatientLink, work: Any) -> Any:
-        monkeypatch.setattr(PatientLink, "run", run)
+    def lost(link: RetryingLink, work: Any) -> Any:
+        monkeypatch.setattr(RetryingLink, "run", run)
         run(link, work)
         raise StoreBusyError("the server does not answer")
 
-    monkeypatch.setattr(PatientLink, "run", lost)
+    monkeypatch.setattr(RetryingLink, "run", lost)
     with pytest.raises(Exception, match="does not answer"):
         await two.give([instalment(2)])
     assert await two.give([instalment(2), instalment(3)]) == [STORED] * 2

@@ -11,7 +11,7 @@ from fleetcount_aggregator.storage.errors import StoreAwayError, StoreError
 from fleetcount_aggregator.storage.instalment_run import StoreOutcome
 from fleetcount_aggregator.storage.postgres import Server
 from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
-from fleetcount_aggregator.storage.postgres_frames import PatientLink
+from fleetcount_aggregator.storage.postgres_frames import RetryingLink
 from fleetcount_aggregator.storage.row_types import WindowChange, WindowRow
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_protocol.ids import Digest, ReportId, WindowId
@@ -57,9 +57,9 @@ def instalment(number: int) -> StoredInstalment:
 @contextmanager
 def lost(monkeypatch: pytest.MonkeyPatch, *, done: bool, times: int = 1) -> Iterator[None]:
     """The server does, or never gets, what it is asked for the next so many times, and nobody hears from it."""
-    run, left = PatientLink.run, [times]
+    run, left = RetryingLink.run, [times]
 
-    def without_answer(self: PatientLink, work: Callable[[Database], Any]) -> Any:
+    def without_answer(self: RetryingLink, work: Callable[[Database], Any]) -> Any:
         if left[0] == 0:
             return run(self, work)
         left[0] -= 1
@@ -68,7 +68,7 @@ def lost(monkeypatch: pytest.MonkeyPatch, *, done: bool, times: int = 1) -> Iter
         raise StoreAwayError("the server does not answer")
 
     with monkeypatch.context() as patched:
-        patched.setattr(PatientLink, "run", without_answer)
+        patched.setattr(RetryingLink, "run", without_answer)
         yield
     assert left == [0]
 

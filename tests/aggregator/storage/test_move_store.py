@@ -114,7 +114,7 @@ async def filled(place: StorePlace) -> None:
     await store.write_unfenced(add_session, session, most=9, now=0)
     await store.write(raise_high_water, AggregatorId("beta"), 3)
     debit = LedgerRow(window_id=WINDOW, signal="Ort", opens=1, closes=2, epsilon="1.5", debited_at=3)
-    step = StepRow(name="commit", request=b"q", answer=b"\x00the draw", passing=True)
+    step = StepRow(name="commit", request=b"q", answer=b"\x00the draw", transient=True)
     await store.apply(
         WindowChange(
             window_id=WINDOW,
@@ -174,7 +174,7 @@ async def test_a_store_moves_with_all_it_holds_and_leaves_no_key_behind(
 
     assert await contents(target) == before
     assert not is_served(source)
-    keys = open_engine(source, standing=lambda *_: None)
+    keys = open_engine(source, check_state=lambda *_: None)
     assert keys.key_store().names() == []
     keys.close()
     assert not move(source, target), "it is there already"
@@ -402,13 +402,13 @@ async def test_a_place_that_holds_a_store_and_one_without_are_refused(tmp_path: 
         move(source, target)
     await serving.close()
     with closing(sqlite3.connect(source.file)) as database, database:
-        database.execute("UPDATE instance SET standing = 'restored'")
+        database.execute("UPDATE instance SET store_state = 'restored'")
     with pytest.raises(StoreError, match="put back from a backup and has not heard yet what it missed: start it"):
         move(source, target)
     with closing(sqlite3.connect(source.file)) as database, database:
-        database.execute("UPDATE instance SET standing = 'serving'")
+        database.execute("UPDATE instance SET store_state = 'serving'")
     with closing(sqlite3.connect(source.file)) as database:
-        assert database.execute("SELECT standing FROM instance").fetchall() == [("serving",)]
+        assert database.execute("SELECT store_state FROM instance").fetchall() == [("serving",)]
 
 
 @pytest.mark.parametrize("to_postgres", [True, False])
@@ -421,13 +421,13 @@ async def test_a_move_that_fails_leaves_nothing_that_may_be_served_at_an_empty_t
     assert not target.file.exists()
     await filled(source)
 
-    def stand(standing: str) -> None:
-        engine = open_engine(source, standing=lambda *_: None)
-        engine.write(lambda db: db.execute("UPDATE instance SET standing = ?", (standing,)))
+    def stand(store_state: str) -> None:
+        engine = open_engine(source, check_state=lambda *_: None)
+        engine.write(lambda db: db.execute("UPDATE instance SET store_state = ?", (store_state,)))
         engine.close()
 
-    for standing, why in (("restored", "put back"), ("moving 1", "target of a move"), ("moved 1", "not to ")):
-        stand(standing)
+    for store_state, why in (("restored", "put back"), ("moving 1", "target of a move"), ("moved 1", "not to ")):
+        stand(store_state)
         with pytest.raises(StoreError, match=why):
             move(source, target)
         assert target.file.exists() is (why == "not to " and not to_postgres)

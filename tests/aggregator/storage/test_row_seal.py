@@ -18,7 +18,7 @@ from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, TestDevice, answer_all, system_noise
 
-STOPS = {("schema_version", "version"), ("instance", "standing")}
+STOPS = {("schema_version", "version"), ("instance", "store_state")}
 """What says whether the file is a store that may be served: one line, and nothing starts."""
 HARMLESS = {
     ("chains", "session_id"): "a session without keys is not there, and its device opens another",

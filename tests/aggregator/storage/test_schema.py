@@ -406,7 +406,7 @@ def test_tables_of_the_release_before_are_served_as_they_are_and_brought_up_when
 
 @pytest.mark.parametrize(
     ("change", "said"),
-    [("system_id = '1'", "--accept-failover"), ("standing = 'moved 7'", "was moved elsewhere")],
+    [("system_id = '1'", "--accept-failover"), ("store_state = 'moved 7'", "was moved elsewhere")],
 )
 def test_tables_of_another_server_or_of_a_store_that_was_moved_are_not_brought_up(
     postgres_url: str, monkeypatch: pytest.MonkeyPatch, change: str, said: str

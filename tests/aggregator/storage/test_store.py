@@ -276,7 +276,7 @@ async def test_a_step_that_is_taken_while_it_is_looked_for_is_not_taken_for_lost
     """Between the step's row and its window's another thread, or another process, may commit both."""
     store = opens(tmp_path)
     await store.decide_windows((), window_row())
-    step = StepRow(name="commit", request=b"request", answer=b"answer", passing=False)
+    step = StepRow(name="commit", request=b"request", answer=b"answer", transient=False)
     loop, taking = asyncio.get_running_loop(), WindowChange(window_id=WINDOW, required=OPEN, step=step)
 
     def looked(db: SealedDatabase) -> StepRow | None:
@@ -342,7 +342,7 @@ async def test_a_batch_is_stored_with_its_step_and_replaced_with_the_next(store:
         batch(3),
         batch(3, verdicts=bytes((ReportVerdict.ACCEPTED, ReportVerdict.DROPPED, ReportVerdict.REFUSED))),
     )
-    steps = [StepRow(name=name, request=b"", answer=b"", passing=True) for name in ("propose/3", "finish/3")]
+    steps = [StepRow(name=name, request=b"", answer=b"", transient=True) for name in ("propose/3", "finish/3")]
 
     await store.apply(WindowChange(window_id=WINDOW, required=OPEN, step=steps[0], batch=first))
     await store.apply(WindowChange(window_id=WINDOW, required=OPEN, step=steps[0], batch=second))
@@ -492,10 +492,10 @@ async def end(store: Store) -> None:
 
 async def test_purging_keeps_digests_and_forgets_the_rest(store: Store) -> None:
     await complete(store, 1, 2)
-    kept, passing = (
-        StepRow(name=name, request=b"", answer=b"a", passing=name == "finish/0") for name in ("set", "finish/0")
+    kept, transient = (
+        StepRow(name=name, request=b"", answer=b"a", transient=name == "finish/0") for name in ("set", "finish/0")
     )
-    for step in (kept, passing):
+    for step in (kept, transient):
         await store.apply(WindowChange(window_id=WINDOW, required=OPEN, step=step, batch=batch()))
     await end(store)
 

@@ -25,7 +25,7 @@ Write = Callable[[Store], Coroutine[Any, Any, object]]
 
 async def batch_is_verified(store: Store) -> None:
     batch = BatchRow(number=0, positions=np.arange(0), verdicts=b"", share_digests=b"", kept=b"")
-    step = StepRow(name="batch/0", request=b"", answer=b"", passing=True)
+    step = StepRow(name="batch/0", request=b"", answer=b"", transient=True)
     await store.apply(
         WindowChange(window_id=WINDOW, required=frozenset({WindowState.AGREEING}), step=step, batch=batch)
     )

@@ -199,7 +199,6 @@ def test_good_endpoints_are_taken(endpoint: str) -> None:
         (Mode.SAMPLING, Mangat(Fraction(1, 3))),
         (Mode.RESPONSE, None),
         (Mode.RESPONSE, SamplingDie.uniform(Fraction(1, 4), 6)),
-        (Mode.RESPONSE, OptimizedUnaryEncoding(Fraction(1, 4), 6)),
         (Mode.DIRECT, Mangat(Fraction(1, 3))),
     ],
 )
@@ -475,6 +474,10 @@ def test_a_total_is_the_last_cell_and_no_category_is_called_like_it() -> None:
     assert summed.design.levels.total
     with pytest.raises(QuestionError, match="a total is asked beside a category 'total', allowed: other names"):
         replace(summed, domain=Categories(names=("a", "total")))
+    told = replace(summed, domain=Categories(names=("a", "b", "total"), most=2))
+    assert told.label(4) == "told any"
+    with pytest.raises(QuestionError, match="a total is asked beside a category 'told any', allowed: other names"):
+        replace(told, domain=Categories(names=("a", "b", "told any"), most=2))
     with pytest.raises(QuestionError, match="total is asked of a single value, allowed: 2 values or more"):
         replace(summed, domain=Categories(names=("a",)))
 
@@ -531,16 +534,16 @@ def test_an_answer_that_hardly_ever_is_the_truth_is_not_asked_for() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["mangat", "warner", "two_coin", "k_ary", "mangat_vector"])
+@pytest.mark.parametrize("name", ["mangat", "warner", "two_coin", "k_ary", "mangat_vector", "unary"])
 def test_exposure_of_a_response_is_the_weight_of_the_truth_in_its_answer(name: str) -> None:
     """Every response is a mixture: with this weight the truth itself, with the rest a draw that ignores the truth."""
     window = every_window()[name]
     response = window.mechanism
     assert response is not None
     assert not isinstance(response, SamplingDie)
-    vector = isinstance(response, MangatVector)
+    vector = isinstance(response, MangatVector | OptimizedUnaryEncoding)
     outputs = 2 if vector else window.values + 1
-    law = response.bit_probability if isinstance(response, MangatVector) else response.probability
+    law = response.bit_probability if vector else response.probability
 
     exposure = window.design.exposure
 

@@ -221,7 +221,7 @@ class Helpers:
                     problem = refusal.problem
                 why = "unreachable" if problem is None else problem.value
                 self._windows.waits.note(window.window_id, WaitFor.PEER, why, whom=helper, until=end)
-                if problem is not None and not problem.passing:
+                if problem is not None and not problem.transient:
                     raise WindowEnds(FATAL.get(problem, AbortReason.PEER_REFUSED))
                 if problem is PeerProblem.UNKNOWN_WINDOW:
                     self._hand_over(window, helper)

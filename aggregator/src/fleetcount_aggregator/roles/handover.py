@@ -85,7 +85,7 @@ class Handover:
             if refusal.problem is PeerProblem.UNKNOWN_WINDOW:
                 forget_given(question, other)
             log.info("question_not_handed_over", peer=other, question=str(question.question_id), reason=str(refusal))
-            return not refusal.problem.passing
+            return not refusal.problem.transient
         return True
 
     async def _give_question(self, question: InstalledQuestion, other: AggregatorId) -> bool:
@@ -100,7 +100,7 @@ class Handover:
         try:
             answer = await self._peers.call(other, lambda peer: peer.install_question(request))
         except PeerRefusalError as refusal:
-            if refusal.problem.passing or known:
+            if refusal.problem.transient or known:
                 raise
             log.warning("question_install_failed", question=str(question.question_id), peer=other)
             await self._questions.note_refusal(question, other)

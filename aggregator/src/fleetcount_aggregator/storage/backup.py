@@ -44,7 +44,7 @@ _LEFT_OUT: Final = (
     "DELETE FROM sessions",
     "DELETE FROM chains",
     "DELETE FROM batches",
-    "DELETE FROM steps WHERE passing = 1",
+    "DELETE FROM steps WHERE transient = 1",
     "UPDATE windows SET verify_key = x''",
 )
 
@@ -140,7 +140,7 @@ def _copy_rows(place: StorePlace, seal: RowSeal, copy: Path) -> None:
         connection.executemany(
             INCLUDED.update, [INCLUDED.updating(database, window_id, None) for (window_id,) in sealed]
         )
-        connection.execute("UPDATE instance SET standing = ?", (RESTORED,))
+        connection.execute("UPDATE instance SET store_state = ?", (RESTORED,))
         connection.execute("COMMIT")
         connection.execute("VACUUM")
 

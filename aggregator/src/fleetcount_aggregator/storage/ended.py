@@ -81,7 +81,7 @@ def read_unpurged(db: SealedDatabase) -> set[WindowId]:
     query = (
         f"SELECT window_id FROM windows WHERE {ACTIVE} AND (chosen IS NOT NULL OR length(verify_key) > 0 OR EXISTS"  # noqa: S608 - constants
         " (SELECT 1 FROM batches WHERE batches.window_id = windows.window_id) OR EXISTS"
-        " (SELECT 1 FROM steps WHERE steps.window_id = windows.window_id AND steps.passing = 1))"
+        " (SELECT 1 FROM steps WHERE steps.window_id = windows.window_id AND steps.transient = 1))"
     )
     return {WindowId(row[0]) for row in db.execute(query).fetchall()}
 
@@ -89,7 +89,7 @@ def read_unpurged(db: SealedDatabase) -> set[WindowId]:
 def purge_window(db: SealedDatabase, window_id: WindowId) -> None:
     """See `Store.purge`: what the database holds of it."""
     db.execute("DELETE FROM batches WHERE window_id = ?", (window_id,))
-    db.execute("DELETE FROM steps WHERE window_id = ? AND passing = 1", (window_id,))
+    db.execute("DELETE FROM steps WHERE window_id = ? AND transient = 1", (window_id,))
     db.execute("UPDATE windows SET verify_key = ? WHERE window_id = ?", (b"", window_id))
     db.execute(INCLUDED.update, INCLUDED.updating(db, window_id, None))
 

@@ -31,7 +31,15 @@ from fleetcount_aggregator.storage.frames import RECORD_BYTES, LogBackend, RawFr
 from fleetcount_aggregator.storage.log_format import FrameHead
 from fleetcount_aggregator.storage.opening import open_engine, reading
 from fleetcount_aggregator.storage.report_index import ReportIndex
-from fleetcount_aggregator.storage.schema import MOVED, MOVING, RESTORED, SERVING, TABLES, TableColumns, read_standing
+from fleetcount_aggregator.storage.schema import (
+    MOVED,
+    MOVING,
+    RESTORED,
+    SERVING,
+    TABLES,
+    TableColumns,
+    read_store_state,
+)
 
 
 class LaneJoiner:
@@ -204,17 +212,17 @@ def move_store(source: StorePlace, target: StorePlace, keys: Callable[[], StoreK
         raise StoreError(f"{source.file} does not exist: there is nothing to move")
     with reading(source) as plain:  # To open an empty database would make a store there.
         plain.execute("SELECT version FROM schema_version")
-    with closing(open_engine(source, standing=_any_standing)) as old:
-        number = _number(_standing(old), MOVED)
-        if number is None and _standing(old) == RESTORED:
+    with closing(open_engine(source, check_state=_any_store_state)) as old:
+        number = _number(_store_state(old), MOVED)
+        if number is None and _store_state(old) == RESTORED:
             raise StoreError(
                 f"{source.name} was put back from a backup and has not heard yet what it missed: start it, and"
                 " move it when the other aggregators have answered"
             )
-        if number is None and _standing(old) != SERVING:
+        if number is None and _store_state(old) != SERVING:
             raise StoreError(f"{source.name} is the target of a move itself, which has not ended")
         # What is new here is never one that may be served, however this ends.
-        with closing(open_engine(target, standing=_any_standing, made=MOVING)) as new:
+        with closing(open_engine(target, check_state=_any_store_state, made=MOVING)) as new:
             return _move(old, new, source, target, keys, number)
 
 
@@ -229,14 +237,14 @@ def _move(
     """Move from a source that may be moved, or has been under this number; as `move_store`."""
     if number is None:
         number = _copy(old, new, source, target, keys)
-        _stand(old, f"{MOVED} {number}")
-    elif _standing(new) in (SERVING, MOVING) and _is_empty(new):
+        _set_store_state(old, f"{MOVED} {number}")
+    elif _store_state(new) in (SERVING, MOVING) and _is_empty(new):
         raise StoreError(f"{source.name} was moved elsewhere, not to {target.name}")
-    moves = _number(_standing(new), MOVING) == number
-    if not moves and _standing(new) != SERVING:
+    moves = _number(_store_state(new), MOVING) == number
+    if not moves and _store_state(new) != SERVING:
         raise StoreError(f"{source.name} was moved elsewhere: {target.name} is the target of another move")
     if moves:
-        _stand(new, SERVING)
+        _set_store_state(new, SERVING)
     left, backend = old.key_store(), old.log_backend(source.file)
     for name in left.names():
         left.erase(name)
@@ -245,21 +253,21 @@ def _move(
     return moves
 
 
-def _any_standing(_place: str, _standing: str) -> None:
+def _any_store_state(_place: str, _store_state: str) -> None:
     """Take a store as it stands."""
 
 
-def _standing(engine: Engine) -> str:
-    return engine.read(read_standing)
+def _store_state(engine: Engine) -> str:
+    return engine.read(read_store_state)
 
 
-def _stand(engine: Engine, standing: str) -> None:
-    engine.write(lambda db: db.execute("UPDATE instance SET standing = ?", (standing,)))
+def _set_store_state(engine: Engine, store_state: str) -> None:
+    engine.write(lambda db: db.execute("UPDATE instance SET store_state = ?", (store_state,)))
 
 
-def _number(standing: str, word: str) -> str | None:
-    """Return a move's number if the standing begins with this word."""
-    first, _, number = standing.partition(" ")
+def _number(store_state: str, word: str) -> str | None:
+    """Return a move's number if the state begins with this word."""
+    first, _, number = store_state.partition(" ")
     return number if first == word else None
 
 
@@ -269,10 +277,10 @@ def _is_empty(engine: Engine) -> bool:
 
 def _copy(old: Engine, new: Engine, source: StorePlace, target: StorePlace, keys: Callable[[], StoreKeys]) -> str:
     """Copy everything and compare it; return the number of the move. The target refuses to serve from here on."""
-    if _number(_standing(new), MOVING) is None and not (_standing(new) == SERVING and _is_empty(new)):
+    if _number(_store_state(new), MOVING) is None and not (_store_state(new) == SERVING and _is_empty(new)):
         raise StoreError(f"{target.name} holds a store already; allowed is an empty one")
     number = secrets.token_hex(8)
-    _stand(new, f"{MOVING} {number}")
+    _set_store_state(new, f"{MOVING} {number}")
     for table in TABLES:
         _copy_table(old, new, table)
         if _summed(old, table) != _summed(new, table):

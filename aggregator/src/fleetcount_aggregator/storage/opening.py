@@ -13,7 +13,7 @@ from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.storage.database import Database
 from fleetcount_aggregator.storage.engine import Engine
 from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_standing
+from fleetcount_aggregator.storage.schema import POSTGRES, SERVING, check_store_state
 from fleetcount_aggregator.storage.sqlite_engine import SQLITE_ERRORS, SqliteEngine
 
 if TYPE_CHECKING:
@@ -45,14 +45,14 @@ def open_engine(
     alone: bool = True,
     accept_failover: bool = False,
     migrate: bool = False,
-    standing: Callable[[str, str], None] = check_standing,
+    check_state: Callable[[str, str], None] = check_store_state,
     made: str = SERVING,
 ) -> Engine:
     """Open a store's database, made if it is new; one in a file is brought up to the present tables.
 
     `migrate`: one in PostgreSQL too; else it is served as it is, if this release can. `alone`: no second process may
-    serve it, as always with a file. `accept_failover`: go on on another server than before. `standing` judges whether
-    it may be used. `made`: how it stands if it is new.
+    serve it, as always with a file. `accept_failover`: go on on another server than before. `check_state` judges
+    whether it may be used. `made`: how it stands if it is new.
 
     Raises:
         UsageError: the directory of its files is not there and cannot be made.
@@ -63,7 +63,7 @@ def open_engine(
     except OSError as error:
         raise UsageError(f"aggregator.state_directory {place.directory}: {error.strerror}") from error
     if place.url is None:
-        return SqliteEngine.open(place.file, standing=standing, made=made)
+        return SqliteEngine.open(place.file, check_state=check_state, made=made)
     server = server_of(place)
     from fleetcount_aggregator.storage.postgres_engine import PostgresEngine
 
@@ -72,7 +72,7 @@ def open_engine(
         alone=alone,
         accept_failover=accept_failover,
         migrate=migrate,
-        standing=standing,
+        check_state=check_state,
         made=made,
         mark=place.file.with_suffix(".server"),
     )

@@ -17,9 +17,9 @@ from fleetcount_aggregator.storage.frames import LEAVES, RECORD_BYTES, HeldDiges
 from fleetcount_aggregator.storage.log_format import FrameHead
 from fleetcount_aggregator.storage.postgres import Link, Server
 from fleetcount_aggregator.storage.postgres_frames import (
-    PatientLink,
     PostgresFrames,
     PostgresReader,
+    RetryingLink,
     close_reader,
     for_window,
 )
@@ -125,7 +125,7 @@ class PostgresBackend:
     def __init__(self, server: Server, link: Link) -> None:
         self._server = server
         self._link = link
-        self._patient = PatientLink(link)
+        self._retrying = RetryingLink(link)
 
     def expect_lengths(self, states: Sequence[LogState]) -> None:
         """See `LogBackend.expect_lengths`: the rows of lanes know."""
@@ -152,17 +152,17 @@ class PostgresBackend:
             "SELECT closed AND NOT EXISTS (SELECT 1 FROM lanes WHERE lanes.window_id = intakes.window_id"
             " AND NOT lanes.closed) FROM intakes WHERE window_id = ?"
         )
-        row = self._patient.run(lambda db: db.execute(query, (bytes(window_id),)).fetchone())
+        row = self._retrying.run(lambda db: db.execute(query, (bytes(window_id),)).fetchone())
         return row is not None and bool(row[0])
 
     def lanes(self, window_id: WindowId) -> list[int]:
         """See `LogBackend.lanes`."""
         query = "SELECT lane FROM lanes WHERE window_id = ? ORDER BY lane"
-        return [lane for (lane,) in self._patient.run(lambda db: db.execute(query, (bytes(window_id),)).fetchall())]
+        return [lane for (lane,) in self._retrying.run(lambda db: db.execute(query, (bytes(window_id),)).fetchall())]
 
     def frames(self, window_id: WindowId, log_key: bytes, lane: int | None = None) -> PostgresFrames:
         """See `LogBackend.frames`."""
-        return PostgresFrames(self._patient, self.reader(window_id), window_id, log_key, lane)
+        return PostgresFrames(self._retrying, self.reader(window_id), window_id, log_key, lane)
 
     def reader(self, window_id: WindowId) -> PostgresReader:
         """See `LogBackend.reader`."""

@@ -44,11 +44,11 @@ from fleetcount_aggregator.storage.schema import (
     POSTGRES,
     SERVING,
     check_known,
-    check_standing,
+    check_store_state,
     check_version,
     coordinator_row,
     made_as,
-    read_standing,
+    read_store_state,
 )
 
 _WRITE_S: Final = 10.0
@@ -154,7 +154,7 @@ class PostgresEngine:
         alone: bool = True,
         accept_failover: bool = False,
         migrate: bool = False,
-        standing: Callable[[str, str], None] = check_standing,
+        check_state: Callable[[str, str], None] = check_store_state,
         made: str = SERVING,
         mark: Path | None = None,
     ) -> Self:
@@ -167,8 +167,8 @@ class PostgresEngine:
 
         `alone`: this process has the database alone, and leads; any other is refused, as this one is beside others.
         `accept_failover`: go on where another server, or this one after a change of the primary, has the database.
-        `standing` judges whether the store may be used, by its place and what it says of itself. `mark`: the file that
-        remembers how far the server's log was seen (`ServerMark`).
+        `check_state` judges whether the store may be used, by its place and what it says of itself. `mark`: the file
+        that remembers how far the server's log was seen (`ServerMark`).
 
         Raises:
             StoreError: the server cannot be reached, is not as it must be (`ServerState.refusal`), holds something
@@ -178,10 +178,10 @@ class PostgresEngine:
         with ExitStack() as opened:
             opened.callback(engine.close)
             server.examine()
-            engine._bring_up(migrate=migrate, made=made, standing=standing)
+            engine._bring_up(migrate=migrate, made=made, check_state=check_state)
             engine._writer.connection()
             engine._remember_server()
-            standing(engine.place, engine.read(read_standing))
+            check_state(engine.place, engine.read(read_store_state))
             if alone and not engine.take_lead():
                 raise StoreError(f"{engine.place} is locked: another aggregator process leads on this database")
             opened.pop_all()
@@ -340,7 +340,7 @@ class PostgresEngine:
             self.write(lambda db: db.execute("UPDATE instance SET system_id = ?, timeline = ?", values))
         self._accept_failover = False
 
-    def _bring_up(self, *, migrate: bool, made: str, standing: Callable[[str, str], None]) -> None:
+    def _bring_up(self, *, migrate: bool, made: str, check_state: Callable[[str, str], None]) -> None:
         connection = self._server.connect()
         try:
             database = PostgresDatabase(connection)
@@ -367,7 +367,7 @@ class PostgresEngine:
                 known = None if before == NEW else connection.execute(_SERVER).fetchone()
                 self._check_server(known, ServerState.of(connection))
             if before != NEW:
-                standing(self.place, read_standing(database))
+                check_state(self.place, read_store_state(database))
             if before not in (NEW, POSTGRES.version) and not migrate:
                 if not POSTGRES.serves(before):
                     raise StoreError(

@@ -89,7 +89,7 @@ def _at_once(rows: Sequence[tuple[int, bytes, bytes]]) -> int:
     return min(max(least, _BYTES_AT_ONCE * len(rows) // max(1, size)), most)
 
 
-class PatientLink:
+class RetryingLink:
     """A link that waits once for a server that is away, at most `PATIENCE_S`; later callers fail at once."""
 
     def __init__(self, link: Link) -> None:
@@ -124,7 +124,7 @@ class PatientLink:
 class _Reads:
     """Implements `FrameReads` of one window."""
 
-    def __init__(self, link: PatientLink, window_id: WindowId) -> None:
+    def __init__(self, link: RetryingLink, window_id: WindowId) -> None:
         self._link = link
         self._window_id = window_id
         self._select = for_window(_SELECT, window_id)
@@ -169,7 +169,7 @@ class PostgresReader:
     def opened(self) -> Generator[_Reads]:
         """See `FrameReader.opened`."""
         with _LINKS_LOCK:
-            link = _LINKS.setdefault(self.server, PatientLink(Link(self.server, _leave_bytes)))
+            link = _LINKS.setdefault(self.server, RetryingLink(Link(self.server, _leave_bytes)))
         yield _Reads(link, self.window_id)
 
 
@@ -187,7 +187,7 @@ def _leave_bytes(connection: "Connection[tuple[Any, ...]]") -> None:
     connection.adapters.register_loader("bytea", _InPlace)
 
 
-_LINKS: Final[dict[Server, PatientLink]] = {}
+_LINKS: Final[dict[Server, RetryingLink]] = {}
 _LINKS_LOCK: Final = threading.Lock()
 
 
@@ -203,7 +203,7 @@ class PostgresFrames(_Reads):
     """Implements `Frames`: those of a lane, to be read; without one a lane is made with the first that is appended."""
 
     def __init__(
-        self, link: PatientLink, reader: PostgresReader, window_id: WindowId, log_key: bytes, lane: int | None
+        self, link: RetryingLink, reader: PostgresReader, window_id: WindowId, log_key: bytes, lane: int | None
     ) -> None:
         super().__init__(link, window_id)
         self.expected = 0

@@ -55,7 +55,7 @@ from fleetcount_aggregator.storage.rows import (
     put_counter,
     read_ledger_rows,
 )
-from fleetcount_aggregator.storage.schema import RESTORED, SERVING, read_standing
+from fleetcount_aggregator.storage.schema import RESTORED, SERVING, read_store_state
 
 _SEEMS_AT_REST: Final = "rest < 0 OR rest > 2 OR (rest IN (1, 2) AND expiry <= 0)"
 _WORKED: Final = f"SELECT window_id FROM windows WHERE {ACTIVE}"  # noqa: S608 - constant
@@ -107,8 +107,8 @@ def _damage(db: SealedDatabase, one: SealedTable, row: Sequence[Any]) -> Damage:
 def _gone(db: SealedDatabase) -> list[Damage]:
     """Return the windows that lack a batch to a step of it, or a step to a batch; both go when a window has ended."""
     steps: dict[bytes, set[int]] = {}
-    passing = f"SELECT window_id, name FROM steps WHERE passing = 1 AND window_id IN ({_WORKED})"  # noqa: S608 - constant
-    for window_id, name in db.execute(passing).fetchall():
+    transient = f"SELECT window_id, name FROM steps WHERE transient = 1 AND window_id IN ({_WORKED})"  # noqa: S608 - constant
+    for window_id, name in db.execute(transient).fetchall():
         number = str(name).rpartition("/")[2]
         if number.isdecimal():
             steps.setdefault(window_id, set()).add(int(number))
@@ -162,7 +162,7 @@ def end_window(db: SealedDatabase, window_id: WindowId, reason: str, debit: Ledg
         lying = next(row[0] for row in db.execute(CANONICAL.select).fetchall() if row[1] == canonical)
         db.execute("UPDATE windows SET window_id = ? WHERE window_id = ?", (window_id, lying))
     db.execute("DELETE FROM batches WHERE window_id = ?", (window_id,))
-    db.execute("DELETE FROM steps WHERE window_id = ? AND passing = 1", (window_id,))
+    db.execute("DELETE FROM steps WHERE window_id = ? AND transient = 1", (window_id,))
     _drop_damaged(db, STEPS, window_id)
     _drop_damaged(db, REJECTIONS, window_id)
     names = [row[0] for row in db.execute("SELECT name FROM steps WHERE window_id = ?", (window_id,)).fetchall()]
@@ -199,7 +199,7 @@ def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
     lost = _drop_damaged(db, LEDGER)
     if lost:
         marks = ", ".join("?" for _ in DRAWN)
-        query = f"SELECT DISTINCT window_id FROM steps WHERE passing = 0 AND name IN ({marks})"  # noqa: S608 - constant
+        query = f"SELECT DISTINCT window_id FROM steps WHERE transient = 0 AND name IN ({marks})"  # noqa: S608 - constant
         charged = [row[0] for row in db.execute(query, DRAWN).fetchall()]
         # One that was aborted keeps no step of its draw for long: there the debit itself says whose it was.
         known = [row[0] for row in db.execute("SELECT window_id FROM windows").fetchall()]
@@ -241,7 +241,7 @@ def _debit(db: SealedDatabase, debit: LedgerRow) -> bool:
 
 def is_restored(db: SealedDatabase) -> bool:
     """Return whether a store was put back, and windows of it may have ended elsewhere since."""
-    return read_standing(db) == RESTORED
+    return read_store_state(db) == RESTORED
 
 
 def take_up_ended(db: SealedDatabase, window: WindowRow | None, windows: Sequence[DecidedWindow]) -> None:
@@ -255,4 +255,4 @@ def take_up_ended(db: SealedDatabase, window: WindowRow | None, windows: Sequenc
 
 def note_settled(db: SealedDatabase) -> None:
     """Remember that every window of the backup has ended here too."""
-    db.execute("UPDATE instance SET standing = ? WHERE standing = ?", (SERVING, RESTORED))
+    db.execute("UPDATE instance SET store_state = ? WHERE store_state = ?", (SERVING, RESTORED))

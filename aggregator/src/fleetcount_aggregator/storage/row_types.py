@@ -129,13 +129,13 @@ class BatchRow:
 class StepRow:
     """A step that happens once a window or batch: what was asked, or its digest, and the bytes answered ever after.
 
-    `passing`: not needed once the window has ended; `Store.purge` deletes it.
+    `transient`: not needed once the window has ended; `Store.purge` deletes it.
     """
 
     name: str
     request: bytes
     answer: bytes = field(repr=False)
-    passing: bool = False
+    transient: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -295,8 +295,8 @@ def read_step(db: SealedDatabase, window_id: WindowId, name: str) -> StepRow | N
                     window_id=window_id,
                 )
             )
-    _, _, request, answer, passing, _ = STEPS.checked(db, row)
-    return StepRow(name=name, request=request, answer=answer, passing=bool(passing))
+    _, _, request, answer, transient, _ = STEPS.checked(db, row)
+    return StepRow(name=name, request=request, answer=answer, transient=bool(transient))
 
 
 def apply_change(db: SealedDatabase, change: WindowChange, closing: Closing | None) -> StepRow | None:
@@ -314,9 +314,9 @@ def apply_change(db: SealedDatabase, change: WindowChange, closing: Closing | No
         db.execute(LIFECYCLE.update, LIFECYCLE.updating(db, change.window_id, Lifecycle.ACTIVE.value, 0, 0))
     if change.step is not None:
         step = change.step
-        row = STEPS.sealed(db, change.window_id, step.name, step.request, step.answer, int(step.passing))
+        row = STEPS.sealed(db, change.window_id, step.name, step.request, step.answer, int(step.transient))
         db.execute(STEPS.insert, row)
-        if not step.passing:
+        if not step.transient:
             window = replace(window, taken=",".join(filter(None, (window.taken, step.name))))
     if change.batch is not None:
         _put_batch(db, change.window_id, change.batch)

@@ -33,9 +33,9 @@ COMMIT_TABLE: Final = (
 )
 """How many transactions each connection has committed, which says what became of its last one (`postgres`)."""
 _INSTANCE_TABLES: Final = (
-    "CREATE TABLE instance (one INTEGER PRIMARY KEY, standing TEXT NOT NULL, system_id TEXT NOT NULL,"
+    "CREATE TABLE instance (one INTEGER PRIMARY KEY, store_state TEXT NOT NULL, system_id TEXT NOT NULL,"
     " timeline INTEGER NOT NULL)",
-    "INSERT INTO instance (one, standing, system_id, timeline) VALUES (1, 'serving', '', 0)",
+    "INSERT INTO instance (one, store_state, system_id, timeline) VALUES (1, 'serving', '', 0)",
 )
 """The one row of a store about itself: whether it may be served, and which server it was last seen on."""
 _TABLES: Final = (
@@ -61,7 +61,7 @@ _TABLES: Final = (
     "CREATE TABLE rejections (window_id BLOB NOT NULL, reason INTEGER NOT NULL, count INTEGER NOT NULL, seal BLOB,"
     " PRIMARY KEY (window_id, reason))",
     "CREATE TABLE steps (window_id BLOB NOT NULL, name TEXT NOT NULL, request BLOB NOT NULL, answer BLOB NOT NULL,"
-    " passing INTEGER NOT NULL, seal BLOB, PRIMARY KEY (window_id, name))",
+    " transient INTEGER NOT NULL, seal BLOB, PRIMARY KEY (window_id, name))",
     "CREATE TABLE ledger (window_id BLOB PRIMARY KEY, signal TEXT NOT NULL, opens INTEGER NOT NULL,"
     " closes INTEGER NOT NULL, epsilon TEXT NOT NULL, debited_at INTEGER NOT NULL, place INTEGER NOT NULL,"
     " normal_signal TEXT NOT NULL DEFAULT '', seal BLOB)",
@@ -156,9 +156,9 @@ MOVED: Final = "moved"
 """And the move's number: the store lies elsewhere now."""
 
 
-def made_as(schema: Schema, standing: str) -> Schema:
+def made_as(schema: Schema, store_state: str) -> Schema:
     """Return a schema by which a new store stands otherwise than `SERVING`, from its first transaction on."""
-    return replace(schema, tables=(*schema.tables, f"UPDATE instance SET standing = '{standing}'"))  # noqa: S608
+    return replace(schema, tables=(*schema.tables, f"UPDATE instance SET store_state = '{store_state}'"))  # noqa: S608
 
 
 def check_version(place: str, schema: Schema, tables: set[str], versions: list[int]) -> int:
@@ -212,13 +212,13 @@ def check_readable(place: StorePlace, database: Database) -> None:
         )
 
 
-def read_standing(database: Database) -> str:
+def read_store_state(database: Database) -> str:
     """Return how a store stands, by its row about itself.
 
     Raises:
         StoreError: the row is gone.
     """
-    row = database.execute("SELECT standing FROM instance").fetchone()
+    row = database.execute("SELECT store_state FROM instance").fetchone()
     if row is None:
         raise StoreError("the row of the store about itself is missing: put back a backup")
     return str(row[0])
@@ -236,15 +236,15 @@ def coordinator_row(cursor: Answer) -> tuple[Any, ...]:
     return row
 
 
-def check_standing(place: str, standing: str) -> None:
+def check_store_state(place: str, store_state: str) -> None:
     """Refuse to serve a store that a move has not finished, or has taken elsewhere.
 
     Raises:
         StoreError: it may not be served.
     """
-    if standing.startswith(MOVING):
+    if store_state.startswith(MOVING):
         raise StoreError(
             f"{place} is the target of a move that has not ended; run `fleetcount aggregator move-store` again"
         )
-    if standing not in (SERVING, RESTORED):
+    if store_state not in (SERVING, RESTORED):
         raise StoreError(f"{place} was moved elsewhere; serve the store that it was moved to")

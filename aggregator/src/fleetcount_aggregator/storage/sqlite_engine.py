@@ -17,7 +17,14 @@ from fleetcount_transport.migrations import bring_up
 from fleetcount_aggregator.storage.database import Change, Database
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.file_backend import FileBackend
-from fleetcount_aggregator.storage.schema import SERVING, SQLITE, check_standing, check_version, made_as, read_standing
+from fleetcount_aggregator.storage.schema import (
+    SERVING,
+    SQLITE,
+    check_store_state,
+    check_version,
+    made_as,
+    read_store_state,
+)
 
 SQLITE_ERRORS: Final = (sqlite3.Error, UnicodeDecodeError)
 """What SQLite raises; its text about a damaged schema may be no text."""
@@ -106,10 +113,12 @@ class SqliteEngine:
         self._reader = reader
 
     @classmethod
-    def open(cls, path: Path, *, standing: Callable[[str, str], None] = check_standing, made: str = SERVING) -> Self:
+    def open(
+        cls, path: Path, *, check_state: Callable[[str, str], None] = check_store_state, made: str = SERVING
+    ) -> Self:
         """Open or make the file, which stands as `made` if it is new.
 
-        `standing` judges whether it may be used, by its place and what it says of itself.
+        `check_state` judges whether it may be used, by its place and what it says of itself.
 
         Raises:
             StoreError: another process holds it, it is no store, damaged, of an unknown schema, or has been moved.
@@ -123,7 +132,7 @@ class SqliteEngine:
             _sync_names(path.parent)
             writer = opened.enter_context(closing(_connect(path, made)))
             reader = opened.enter_context(closing(_connect(path, made)))
-            standing(str(path), _standing(path, writer))
+            check_state(str(path), _store_state(path, writer))
             opened.pop_all()
         return cls(path, lock, writer, reader)
 
@@ -222,9 +231,9 @@ def _lock_file(path: Path) -> int:
     return descriptor
 
 
-def _standing(path: Path, connection: sqlite3.Connection) -> str:
+def _store_state(path: Path, connection: sqlite3.Connection) -> str:
     try:
-        return read_standing(connection)
+        return read_store_state(connection)
     except (*SQLITE_ERRORS, StoreError) as error:
         raise StoreError(f"{path} cannot be opened as a store: {error}") from error
 

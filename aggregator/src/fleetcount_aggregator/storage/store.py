@@ -188,7 +188,7 @@ class Store:
 
     async def probe(self) -> None:
         """Write something that changes nothing, durably; raises StoreError if nothing can be written."""
-        await self.write_unfenced(lambda db: db.execute("UPDATE instance SET standing = standing"))
+        await self.write_unfenced(lambda db: db.execute("UPDATE instance SET store_state = store_state"))
 
     async def close(self) -> None:
         """Finish the queued writes and close the files."""
@@ -329,7 +329,7 @@ class Store:
             self.logs.evict(window_id)
 
     async def purge(self, window_id: WindowId) -> None:
-        """Delete what an ended window no longer needs: share parts, batches, passing steps, its data key; never
+        """Delete what an ended window no longer needs: share parts, batches, transient steps, its data key; never
         digests.
 
         An instalment that comes again is still known by its bytes, and which reports were in the set stays known. The

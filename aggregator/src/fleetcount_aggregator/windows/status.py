@@ -26,7 +26,7 @@ from fleetcount_aggregator.storage.database import RowSeal, SealedDatabase
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_types import Charged, Cost, LedgerRow, QuestionRow, WindowRow
-from fleetcount_aggregator.storage.schema import check_readable, check_standing
+from fleetcount_aggregator.storage.schema import check_readable, check_store_state
 from fleetcount_aggregator.windows.budget import PeriodCharge, question_charge, spent_from
 
 _DAMAGED: Final = "(one whose bytes are damaged)"
@@ -87,16 +87,16 @@ def read_status(place: StorePlace, most: int = 100) -> AggregatorStatus:
         return AggregatorStatus(questions=questions, windows=windows[::-1], ledger=sql.read_ledger(database, most))
 
 
-def read_standing(place: StorePlace) -> str:
+def read_store_state(place: StorePlace) -> str:
     """Return why a store must not be served, "" if it may be: it was moved away, or a move to it has not ended.
 
     Raises:
         StoreError: as `read_status`.
     """
     with _opened(place) as database:
-        standing = str(database.execute("SELECT standing FROM instance").fetchone()[0])
+        store_state = str(database.execute("SELECT store_state FROM instance").fetchone()[0])
     try:
-        check_standing(place.name, standing)
+        check_store_state(place.name, store_state)
     except StoreError as error:
         return str(error)
     return ""

@@ -166,7 +166,7 @@ class PlannedCount(Tabular):
 
     @property
     def median_standard_errors(self) -> dict[int, float]:
-        """The standard error of the median of so many numbers spread evenly over a range of 1; empty of other values."""
+        """The standard error of the median of so many numbers spread evenly over a range of 1; else empty."""
         return median_errors(self.plan.design)
 
     @property

@@ -26,7 +26,7 @@ _DRAWS: Final = 1_000_000
     metavar="N",
     help=f"Releases to make in all, {_LEAST} or more.  [default: {_TRIALS}, with --quick {_QUICK}]",
 )
-@click.option("--design", metavar="NAME", help="Only this one: sampling, mangat, k-ary, direct, one-sided, ...")
+@click.option("--design", metavar="NAME", help="Only this one: sampling, k-ary, direct, one-window, ...")
 @click.option("--quick", is_flag=True, help="Fewer trials and draws: about ten seconds of two cores.")
 @click.option(
     "--output",
@@ -42,11 +42,13 @@ def audit(*, trials: int | None, design: str | None, quick: bool, output: Path |
     devices' own coins make releases of both, for every design, 1 or 2 values and 2, 3 or 5 aggregators. For every line
     of each statement an event is chosen on one half of what that adversary sees and judged on the other half; exact
     (Clopper-Pearson) bounds at 99.9 % prove a loss. Claim, proved loss and gap are printed. The noise is checked too:
-    its law, and independence across cells, releases, aggregators and restarts.
+    its law, and independence across cells, releases, aggregators and restarts. Where each device is asked in one window
+    of several the adversary sees in which, too, and that window is checked: uniform, and moved by no choice of a
+    question.
 
     Half of the trials go to the yes/no count by Sampling Privacy at epsilon 1, where the gap is smallest: about 0.01
-    at 10,000,000 and 0.003 at 100,000,000. There is no seed: the randomness is the system's, as in a deployment. An
-    audit can refute a claim; it cannot prove one.
+    at 10,000,000 and 0.003 at 100,000,000. The design "one-window" is all responses in one window of several. There is
+    no seed: the randomness is the system's, as in a deployment. An audit can refute a claim; it cannot prove one.
 
     \b
     fleetcount audit --quick

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from fleetcount_client.ledger import Ledger, charges_of_question
 from fleetcount_client.policy import OwnerPolicy, judge_question
-from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
+from fleetcount_mechanisms.accounting.question_statement import one_window_words, plain_words, question_views
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import FleetcountError, UsageError
@@ -104,7 +104,7 @@ def question_json(question: Question) -> dict[str, Any]:
     if question.schedule.windows == 1:
         words = plain_sentences(question.design, views)
     if question.one_in > 1:
-        words = tuple(_one_answer_words(question))
+        words = (one_window_words(question.design, question.shape, question.delta),)
     return question_to_json(question) | {"sentences": list(words), "statement": views_json(views)}
 
 
@@ -190,7 +190,8 @@ def _release_line(question: Question) -> str:
     names = [level_words(question.domain, one) for one in question.release.coarser]
     own = [f"{name} {_sd(law)}" for name, law in zip(names, question.design.coarser, strict=False) if law != noise]
     counted += "; the margin of each signal has numbers of its own" * bool(question.release.margins)
-    whole = "the number of vehicles that told any" if most_of(question.domain) > 1 else "the total of all cells"
+    levels = question.design.levels
+    whole = f"the number of {levels.total_words}" if levels.most > 1 else "the total of all cells"
     counted += f"; {whole} has a number of its own" * question.release.total
     others = f" ({', '.join(own)})" if own else ""
     return f"at least {question.min_batch_size} reports a window; {strength}{counted}{others}"
@@ -206,25 +207,13 @@ def _privacy_lines(question: Question, *, explain: bool) -> list[str]:
     if question.schedule.windows == 1:
         return [*privacy_lines(question.design, views, explain=explain), taking_part]
     if question.one_in > 1:
-        return [*_one_answer_words(question), taking_part]
-    lines = [*plain_words(question.design, question.shape, question.delta), taking_part]
+        lines = [one_window_words(question.design, question.shape, question.delta), taking_part]
+    else:
+        lines = [*plain_words(question.design, question.shape, question.delta), taking_part]
     if explain:
         lines += ["", "What each adversary can learn of one device:"]
         lines += [f"  {view.audience}, {view.neighbours}: {view.sentence}" for view in views]
     return lines
-
-
-def _one_answer_words(question: Question) -> Iterator[str]:
-    """Yield what everybody learns of a device that answers once in a period: one answer, and in which window."""
-    answers = len(question.shape.units)
-    once = "once" if answers == 1 else f"{answers} times, each time"
-    loss = ceil((question.design.local_epsilon or 0) * 100) / 100
-    hit = question.design.channel[0]
-    yield (
-        f"A device answers {once} with a randomized answer that moves the odds of what it had to say by at most a"
-        f" factor of e^{loss:.2f}, if all operators together read it: it is the truth with a chance of"
-        f" {float(hit):.4f}. In which window it answered is seen by every aggregator."
-    )
 
 
 def default_answer(question: Question) -> str:

@@ -27,8 +27,8 @@ from fleetcount_aggregator.windows.status import (
     AggregatorStatus,
     QuestionLine,
     WindowLine,
-    read_standing,
     read_status,
+    read_store_state,
     read_windows,
 )
 from fleetcount_protocol.errors import FleetcountError
@@ -77,7 +77,7 @@ def status(config: Path, as_json: bool) -> None:
     its windows wait: for whom, since when and until when. `fleetcount aggregator windows` goes through all windows.
     """
     settings = load_config(config, os.environ)
-    found, not_served = read_status(settings.store_place), read_standing(settings.store_place)
+    found, not_served = read_status(settings.store_place), read_store_state(settings.store_place)
     waits = {} if settings.metrics is None else waits_here(settings.metrics.listen)
     result = {
         "not_served": not_served,
@@ -124,7 +124,7 @@ def windows(config: Path, count: int, before: int | None, unfinished: bool, as_j
         for window in found
         for number, line in enumerate(_window_lines(window, waits))
     ]
-    if not_served := read_standing(settings.store_place):
+    if not_served := read_store_state(settings.store_place):
         click.echo(not_served, err=as_json)  # A program's answer is an array, as it always was.
     if len(found) == count:
         more = " --open" * unfinished

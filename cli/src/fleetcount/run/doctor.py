@@ -21,7 +21,7 @@ from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.schema import SQLITE, version_of
 from fleetcount_aggregator.storage.store_check import examine_server
-from fleetcount_aggregator.windows.status import read_standing
+from fleetcount_aggregator.windows.status import read_store_state
 from fleetcount_client.assembly import transport_of
 from fleetcount_client.config import DeviceSettings, load_settings
 from fleetcount_client.subscriptions import KnownQuestion
@@ -152,7 +152,7 @@ def _store(config: AggregatorConfig) -> Finding:
                 found = version_of(place, database)
             if found < SQLITE.version:
                 return ok("store", f"{place.name}, of version {found}: the next start brings it to {SQLITE.version}")
-            if not_served := read_standing(place):
+            if not_served := read_store_state(place):
                 raise StoreError(not_served)
         return ok("store", f"{place.name}, of one process")
     files = config.keys

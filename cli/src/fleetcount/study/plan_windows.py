@@ -114,13 +114,22 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
     if asked.threat is not None:
         best = min(kept, key=lambda row: _error(row.plan))
         taken = f"{_THREATS[asked.threat]}: take {best.name!r}; if all collude, {_collusion(best, windows)}."
-        lines += ["", taken]
+        lines += ["", taken, *_response_keys(best.plan)]
     show([_record(row, windows) for row in kept], lines, as_json=as_json)
     if output is not None:
         with staged_directory(output) as stage:
             text = json.dumps([_record(row, windows) for row in kept], indent=1) + "\n"
             (stage / "plan.json").write_text(text, encoding="utf-8")
         click.echo(one_line(f"wrote plan.json in {output}"), err=as_json)
+
+
+def _response_keys(plan: Plan) -> Iterator[str]:
+    """Yield the keys with which a question file asks for randomized answers, if the way is one of these."""
+    design = plan.design
+    if design.local_epsilon is not None:
+        once = f"; [schedule] one_in = {plan.one_in}" if plan.one_in > 1 else ""
+        law = f'[mechanism] kind = "{design.kind.name}", epsilon_local = "{design.local_epsilon:.6g}"'
+        yield f'In a question file: mode = "response"; {law}{once}.'
 
 
 def _periods(schedule: Schedule, units: dict[Unit, Coin]) -> dict[Unit, tuple[Counter[int], ...]]:
@@ -261,9 +270,9 @@ def _zoom_lines(rows: Sequence[Compared]) -> list[str]:
 def total_sd(plan: Plan) -> float | None:
     """Return the error of the sum of all cells where none holds a device; None of one value, and of responses.
 
-    Of sets it is that of the number of vehicles with any, None where that is not opened. Joined with the cells where
-    there is a total, the sum of the cells else. A response's sum of all cells is not what it is asked for: how many
-    answer is known better.
+    Of sets it is that of the number of vehicles that told any, None where that is not opened. Joined with the cells
+    where there is a total, the sum of the cells else. A response's sum of all cells is not what it is asked for: how
+    many answer is known better.
     """
     design = plan.design
     if design.levels.most > 1 and not design.levels.total:

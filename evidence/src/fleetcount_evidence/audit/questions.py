@@ -5,20 +5,22 @@ This module chooses parameters only: it draws nothing and contains no formula of
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Final, cast
 
+from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Relation, Truth, answer_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.losses import Neighbours
+from fleetcount_mechanisms.losses import STATED_DELTA, Neighbours
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import noise_for
 from fleetcount_mechanisms.planning import default_sampling_rate
 from fleetcount_mechanisms.responses import AsymmetricVector, Flips
-from fleetcount_mechanisms.statement import of_levels
+from fleetcount_mechanisms.statement import AdversaryView, of_levels, views_of
+from fleetcount_protocol.question.fields import Coin, Schedule
 from fleetcount_simulator.errors import ScenarioError
 
 DeviceTruth = tuple[int, ...]
@@ -43,19 +45,43 @@ _WIDER: Final = GaussianNoise(Fraction(16))
 """A total of sampled answers has four times the variance of a cell."""
 _WIDEST: Final = GaussianNoise(Fraction(32))
 """And eight times below a rate of 1/5."""
+_MOST_VALUES: Final = 2
+"""Of more the truths are three: the trials of a truth fall with their number."""
 _YES_NO: Final = ("two-coin", "warner", "mangat")
 _MANY: Final = ("mangat-vector", "k-ary", "unary", "asymmetric")
-DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided")
-"""The designs by `Design.name`."""
+ONE_WINDOW: Final = "one-window"
+"""The name of all designs that ask each device in one window of several."""
+DESIGN_NAMES: Final = ("sampling", *_YES_NO, *_MANY, "direct", "one-sided", ONE_WINDOW)
+"""The designs by `Design.name`, and `ONE_WINDOW`."""
+_ONE_IN: Final = 5
+"""A question covers 30 days; the law is the same for any number of windows, and of few an attack sees each often."""
+_ONE_IN_SHARES: Final = {
+    ("warner", 1): Fraction(27, 100),
+    ("k-ary", 2): Fraction(26, 100),
+    ("k-ary", 4): Fraction(42, 100),
+}
+"""Of the trials of `ONE_WINDOW` alone, for the answers whose gap is reported: what comes to a like gap of each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditedDesign:
-    """A design under audit and its `share` of the trials; `one_a_call`: each release's noise in a call of its own."""
+    """A design under audit and its `share` of the trials; `one_a_call`: each release's noise in a call of its own.
+
+    With `one_in` W above 1 the question has W windows, and the device is asked in one of them.
+    """
 
     design: Design
     share: Fraction = Fraction(0)
     one_a_call: bool = False
+    one_in: int = 1
+
+    @property
+    def views(self) -> tuple[AdversaryView, ...]:
+        """The lines of the statement that is attacked: of one release, or of the question of `one_in` windows."""
+        if self.one_in == 1:
+            return views_of(self.design)
+        hourly = Schedule(first=0, every_s=3600, windows=self.one_in, round_one_s=600, round_two_s=0, expiry_s=60)
+        return question_views(self.design, hourly.shape(Coin.WINDOW, one_in=self.one_in), STATED_DELTA)
 
     @property
     def label(self) -> str:
@@ -68,12 +94,14 @@ class AuditedDesign:
         opened = f", {levels}" if levels else ""
         if (most := self.design.levels.most) > 1:
             opened += f", up to {most} at once"
+        if self.one_in > 1:
+            opened += f", one window of {self.one_in}"
         return f"{self.design.name}, noise {law}{opened}{', one by one' if self.one_a_call else ''}"
 
     @property
     def _far_apart(self) -> tuple[int, int]:
         """Two values that lie in different cells of every level but the total, and as far apart as any are."""
-        if not self.design.levels.nested:
+        if self.design.levels.count == 1 or not self.design.levels.nested:
             return 1, self.design.values
         columns, _ = self.design.levels.grid or (2, 1)
         return 1, 1 + columns // 2
@@ -82,9 +110,12 @@ class AuditedDesign:
     def moved(self) -> list[int]:
         """The indices, from 0, of the opened numbers that depend on the truth; an attack leaves the others out.
 
-        With several levels the truths are few and most numbers depend on none of them.
+        With several levels, or many values, the truths are few and most numbers depend on none of them.
         """
         every = range(self.design.output_count)
+        if self.design.levels.count == 1 and self.design.values > _MOST_VALUES:
+            # Of responses, whose numbers begin with that of none, or of the devices that take part.
+            return [0, *self._far_apart]
         if self.design.levels.count == 1 or self.design.levels.most > 1:
             return list(every)
         counted = [self.design.levels.all_sums(truth) for truth in self.truths]
@@ -92,7 +123,7 @@ class AuditedDesign:
 
     @property
     def truths(self) -> tuple[DeviceTruth, ...]:
-        """Every truth that one device can have; with levels only three: no value, and two that are far apart.
+        """Every truth that one device can have; with levels, and of four values, three: none, and two far apart.
 
         Of sets these two have no value in common, so that as many numbers move as a set that becomes another can move.
         """
@@ -100,7 +131,7 @@ class AuditedDesign:
         if (most := self.design.levels.most) > 1:
             ends = ((0, 0), (0, most), (most, min(2 * most, values)))
             return tuple(tuple(int(low < cell <= high) for cell in range(1, values + 1)) for low, high in ends)
-        if self.design.levels.count > 1:
+        if self.design.levels.count > 1 or values > _MOST_VALUES:
             return tuple(tuple(int(cell == truth) for cell in range(1, values + 1)) for truth in (0, *self._far_apart))
         if self.design.kind.multi_hot:
             return tuple(itertools.product((0, 1), repeat=values))
@@ -117,7 +148,8 @@ def questions(name: str | None = None) -> tuple[AuditedDesign, ...]:
     """Return the questions to audit, of one design or of all, with their shares of the trials, which sum to 1.
 
     Half of the trials go to the noised yes/no count by Sampling Privacy at k = 2, the release whose gap is reported, a
-    fifth to the same with two values, a fiftieth to releases drawn one by one, the rest to all others alike.
+    fifth to the same with two values, a fiftieth to releases drawn one by one, the rest to all others alike. Of
+    `ONE_WINDOW` alone 95 in 100 go to those that `_ONE_IN_SHARES` names.
 
     Raises:
         ScenarioError: no design of that name.
@@ -133,14 +165,34 @@ def questions(name: str | None = None) -> tuple[AuditedDesign, ...]:
         if _fixed_share(one) or name
         if one.noised and one.aggregators == 2
     ]
+    if name in (None, ONE_WINDOW):
+        audited += [
+            AuditedDesign(design=one, share=_one_in_share(one) if name else Fraction(0), one_in=_ONE_IN)
+            for one in _asked_once()
+        ]
     rest = [one for one in audited if not one.share]
     left = (1 - sum((one.share for one in audited), Fraction(0))) / max(len(rest), 1)
     shares = [one.share or left for one in audited]
     total = sum(shares, Fraction(0))
-    return tuple(
-        AuditedDesign(design=one.design, share=share / total, one_a_call=one.one_a_call)
-        for one, share in zip(audited, shares, strict=True)
-    )
+    return tuple(replace(one, share=share / total) for one, share in zip(audited, shares, strict=True))
+
+
+def _one_in_share(design: Design) -> Fraction:
+    named = design.name, design.values
+    return _ONE_IN_SHARES.get(named, Fraction(0)) if isinstance(design.noise, TwoSidedNoise) else Fraction(0)
+
+
+def _asked_once() -> list[Design]:
+    """Return the designs that ask each device in one window of several: responses, with noise on what is opened."""
+    laws = [("warner", 1), ("unary", 1), ("unary", 2), ("k-ary", 2), ("k-ary", 4), ("mangat-vector", 2)]
+    answers = [answer_named(name, values, epsilon_local=_LOCAL_EPSILON) for name, values in laws]
+    answers.append(AsymmetricVector.from_epsilon(_LOCAL_EPSILON, (Flips.UP, Flips.DOWN)))
+    return [
+        Design(answer=answer, noise=noise, values=answer.values, aggregators=_AGGREGATORS[0])
+        for answer in answers
+        for noise in _noises(answer)
+        if isinstance(noise, TwoSidedNoise) or (isinstance(noise, GaussianNoise) and answer.values > _MOST_VALUES)
+    ]
 
 
 def _fixed_share(design: Design) -> Fraction:

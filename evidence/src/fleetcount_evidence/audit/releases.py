@@ -10,13 +10,14 @@ from typing import Final, Protocol, cast
 
 import numpy as np
 from fleetcount_aggregator.release.noise import SystemNoise, noised_share
+from fleetcount_client.answering import slot_of
 from fleetcount_mechanisms.answers import AnswerForm, BitVectorResponse
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.randomness import RandomSource, SystemRandom
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie, toss
-from fleetcount_protocol.ids import AggregatorId, Digest, WindowId
+from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId, WindowId
 from fleetcount_protocol.limits import COMMITMENT_BLIND_BYTES
 from fleetcount_protocol.messages import NoisedShare
 from fleetcount_protocol.release.commitments import open_noised_shares
@@ -28,9 +29,12 @@ from fleetcount_evidence.audit.questions import AuditedDesign, DeviceTruth
 Integers = NDArray[np.int64]
 
 _WINDOW: Final = WindowId(bytes(WindowId.SIZE))
+_QUESTION: Final = QuestionId(bytes(QuestionId.SIZE))
 _DIGEST: Final = Digest(bytes(Digest.SIZE))
 _BLIND: Final = bytes(COMMITMENT_BLIND_BYTES)
 _BLOCK: Final = 1 << 16
+SECRET_BYTES: Final = 32
+"""The size of the secret from which a device derives its window."""
 
 
 class Noise(Protocol):
@@ -46,13 +50,15 @@ class Seen:
     """The data of n releases, of which every adversary sees a part; whole numbers are int64.
 
     messages is (n, m), the answers in the device's messages; sampled is (n,), always True for a design without
-    sampling; opened is (n, c), the released numbers; noises is (k, n, c), the noise of each aggregator.
+    sampling; opened is (n, c), the released numbers; noises is (k, n, c), the noise of each aggregator; slots is (n,),
+    the window in which the device answered, of which messages, numbers and noises are: every aggregator sees it.
     """
 
     messages: Integers
     sampled: NDArray[np.bool_]
     opened: Integers
     noises: Integers
+    slots: Integers
 
     def only(self, numbers: Sequence[int]) -> "Seen":
         """Return the same releases with only these opened numbers, by index from 0."""
@@ -60,9 +66,14 @@ class Seen:
 
 
 def draw_releases(question: AuditedDesign, truth: DeviceTruth, count: int) -> Seen:
-    """Return `count` releases of a fleet whose one unknown device has this truth, with the system's randomness."""
-    design, source = question.design, SystemRandom()
-    messages, sampled = device_messages(design, truth, count, _SystemBlocks())
+    """Return `count` releases of a fleet whose one unknown device has this truth, with the system's randomness.
+
+    Of one window of several the device has it in each of them and a new secret for every trial; the release is that of
+    its own window, since the numbers of the others do not depend on it.
+    """
+    design, source, coins = question.design, SystemRandom(), SystemBlocks()
+    slots = _slots(question.one_in, count, coins)
+    messages, sampled = device_messages(design, truth, count, coins)
     totals = _contributions(design, messages)
     noise = SystemNoise(source)
     if question.one_a_call:
@@ -71,10 +82,17 @@ def draw_releases(question: AuditedDesign, truth: DeviceTruth, count: int) -> Se
         noises = np.concatenate([part[1] for part in parts], axis=1)
     else:
         opened, noises = release(design, totals, noise, source)
-    return Seen(messages=messages, sampled=sampled, opened=opened, noises=noises)
+    return Seen(messages=messages, sampled=sampled, opened=opened, noises=noises, slots=slots)
 
 
-class _SystemBlocks:
+def _slots(one_in: int, count: int, source: RandomSource) -> Integers:
+    if one_in == 1:
+        return np.zeros(count, dtype=np.int64)
+    drawn = [slot_of(source.random_bytes(SECRET_BYTES), _QUESTION, one_in) for _ in range(count)]
+    return np.array(drawn, dtype=np.int64)
+
+
+class SystemBlocks:
     """The system's randomness, read in blocks: one process tosses the coins of a hundred thousand devices a second."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
-from fleetcount_mechanisms.statement import AdversaryView, views_of
+from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_simulator.study.processes import carry_out
 from numpy.typing import NDArray
 
@@ -18,6 +18,7 @@ from fleetcount_evidence.audit.bounds import strongest_attack
 from fleetcount_evidence.audit.noise_checks import Check, check_noise, check_reading, draws_after_restarts
 from fleetcount_evidence.audit.questions import AuditedDesign, neighbouring_truths
 from fleetcount_evidence.audit.releases import draw_releases
+from fleetcount_evidence.audit.slot_checks import check_slots
 from fleetcount_evidence.audit.views import observation_of, outcome_count, outcomes
 
 _JOB: Final = 40_000
@@ -105,9 +106,10 @@ def run_audit(
 ) -> Audit:
     """Return an audit: every line of the questions' statements attacked, with `trials` releases in all, and all checks.
 
-    Each law of noise is checked on `draws` draws; None for `processes` is one a core, 1 is this process alone. A
-    question with a broken line is attacked once more with fresh trials, and only the second result counts: at 0.1 %
-    error for each of many lines, one is sometimes broken by chance.
+    Each law of noise is checked on `draws` draws, and so is in which window a device is asked where that is one of
+    several; None for `processes` is one a core, 1 is this process alone. A question with a broken line is attacked once
+    more with fresh trials, and only the second result counts: at 0.1 % error for each of many lines, one is sometimes
+    broken by chance.
 
     Raises:
         ScenarioError: the audit does not know a view or a relation of neighbours.
@@ -132,7 +134,8 @@ def run_audit(
 def _checks(asked: Sequence[AuditedDesign], draws: int, step: Step) -> Iterator[Check]:
     laws = list(dict.fromkeys(law for one in asked if one.design.noised for law in one.design.laws))
     readable = [one for one in asked if not one.one_a_call]
-    total = len(laws) + len(readable)
+    asked_once = any(one.one_in > 1 for one in asked)
+    total = len(laws) + len(readable) + asked_once
     step("noise and reading", 0, total)
     for done, (law, restarted) in enumerate(zip(laws, draws_after_restarts(laws), strict=True)):
         step("noise and reading", done, total)
@@ -140,13 +143,16 @@ def _checks(asked: Sequence[AuditedDesign], draws: int, step: Step) -> Iterator[
     for done, question in enumerate(readable, start=len(laws)):
         step("noise and reading", done, total)
         yield check_reading(question, _READINGS)
+    if asked_once:
+        step("noise and reading", total - 1, total)
+        yield from check_slots(draws)
     step("noise and reading", total, total)
 
 
 def attack_questions(asked: Sequence[AuditedDesign], trials: int, processes: int, step: Step) -> tuple[list[Line], int]:
     """Return the lines of all statements, attacked, and how many releases were made."""
     for question in asked:
-        for view in views_of(question.design):
+        for view in question.views:
             observation_of(view)  # Refuses an unknown view before the first trial, which may take hours.
             neighbouring_truths(question, view.neighbours)
     jobs = [job for place, question in enumerate(asked) for job in _jobs(place, question, trials)]
@@ -160,11 +166,7 @@ def attack_questions(asked: Sequence[AuditedDesign], trials: int, processes: int
             counts[job.place][slug] = counts[job.place].get(slug, 0) + array
         done += job.releases
         step("releases", done, total)
-    lines = [
-        _line(question, view, counts[place])
-        for place, question in enumerate(asked)
-        for view in views_of(question.design)
-    ]
+    lines = [_line(question, view, counts[place]) for place, question in enumerate(asked) for view in question.views]
     return lines, total
 
 
@@ -195,9 +197,10 @@ def _count(job: _Job) -> Counts:
 def _add_outcomes(counts: Counts, question: AuditedDesign, place: int, rows: int) -> None:
     truths = question.truths
     seen = draw_releases(question, truths[place], rows).only(question.moved)
-    for view in views_of(question.design):
+    for view in question.views:
         observed = observation_of(view)(seen)
-        size, codes = outcome_count(observed.shape[1]), outcomes(observed)
+        size = outcome_count(observed.shape[1], question.one_in)
+        codes = outcomes(observed, None if question.one_in == 1 else seen.slots, question.one_in)
         table = counts.setdefault(view.adversary, np.zeros((2, len(truths), size), dtype=np.int64))
         for half in (0, 1):
             table[half, place] += np.bincount(codes[half::2], minlength=size)

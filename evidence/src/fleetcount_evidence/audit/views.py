@@ -58,17 +58,25 @@ def observation_of(view: AdversaryView) -> Observation:
     return OBSERVATIONS[view.adversary]
 
 
-def outcome_count(columns: int) -> int:
-    """Return the number of outcomes of an observation with this number of columns."""
-    return int((2 * _reach(columns) + 1) ** columns)
+def outcome_count(columns: int, one_in: int = 1) -> int:
+    """Return the number of outcomes of an observation with this number of columns, in one window of `one_in`."""
+    return one_in * _outcomes_a_window(columns, one_in)
 
 
-def outcomes(seen: Integers) -> Integers:
-    """Return each row as one number below `outcome_count`, (rows,) int64: its entries, cut, are the digits."""
+def outcomes(seen: Integers, slots: Integers | None = None, one_in: int = 1) -> Integers:
+    """Return each row as one number below `outcome_count`, (rows,) int64: its entries, cut, are the digits.
+
+    `slots` is (rows,), 0 to one_in - 1: the window of each row, the first digit.
+    """
     columns = seen.shape[1]
-    reach = _reach(columns)
-    return np.asarray((np.clip(seen, -reach, reach) + reach) @ (2 * reach + 1) ** np.arange(columns), dtype=np.int64)
+    reach = _reach(columns, one_in)
+    codes = np.asarray((np.clip(seen, -reach, reach) + reach) @ (2 * reach + 1) ** np.arange(columns), dtype=np.int64)
+    return codes if slots is None else codes + slots * _outcomes_a_window(columns, one_in)
 
 
-def _reach(columns: int) -> int:
-    return next((one for one in range(_REACH, 1, -1) if (2 * one + 1) ** columns <= _MOST_OUTCOMES), 1)
+def _outcomes_a_window(columns: int, one_in: int) -> int:
+    return int((2 * _reach(columns, one_in) + 1) ** columns)
+
+
+def _reach(columns: int, one_in: int) -> int:
+    return next((one for one in range(_REACH, 1, -1) if one_in * (2 * one + 1) ** columns <= _MOST_OUTCOMES), 1)

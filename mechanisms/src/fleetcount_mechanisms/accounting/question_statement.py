@@ -303,6 +303,30 @@ def _collusion_words(design: Design, shape: ScheduleShape, delta: Fraction) -> s
     )
 
 
+def one_window_words(design: Design, shape: ScheduleShape, delta: Fraction) -> str:
+    """Return what everybody learns of a device whose question asks it in one window of several: that window's answer.
+
+    Each device randomizes by itself, so that the words are about whoever reads the answer: all operators together.
+
+    Raises:
+        MechanismError: as `question_views`.
+    """
+    answers = len(shape.units)
+    once = "once" if answers == 1 else f"{answers} times, each time"
+    loss = rounded_up(question_losses(replace(design, noise=NoNoise()), shape, delta).one_answer, 2)
+    relation = design.kind.relation
+    several = " for each of its values" if relation.one_way and design.form is AnswerForm.BITS else ""
+    end = f": it is the truth with a chance of {float(design.channel[0]):.4f}."
+    if relation.one_way:
+        # What an answer that cannot come of another truth says is said with certainty, whatever the chance of it.
+        end = "; the odds of any other change have no bound."
+    return (
+        f"A device answers {once} with a randomized answer that moves the odds of"
+        f" {_ONE_WAY.get(relation, 'what it had to say')} by at most a factor of e^{loss}{several}, if all operators"
+        f" together read it{end} In which window it answered is seen by every aggregator."
+    )
+
+
 def _of_hidden(design: Design) -> str:
     hidden = _HIDDEN.get(design.kind.relation)
     return f", for {hidden}; those of any other change have no bound" if hidden else ""
