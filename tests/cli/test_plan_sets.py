@@ -1,4 +1,4 @@
-"""`fleetcount plan --at-once`: the noise of sets, the number of vehicles with any, and what does not go with it."""
+"""`fleetcount plan --at-once`: the noise of sets, how many told any, and what does not go with it."""
 
 import json
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def test_a_set_has_noise_for_all_that_it_moves_and_a_free_number_of_holders(flee
     assert (said.code, lines[0].startswith("10,000 devices, 10 values, up to 3 at once, 2 aggregators")) == (0, True)
     # Six of ten numbers move, and three come: the total has what three leave, as a cell of one value a device has.
     assert "Noise for the 6 numbers that a set moves; the counts add up to more than devices." in lines
-    (holders,) = (line for line in lines if line.startswith("Devices with any, a number of its own: error "))
+    (holders,) = (line for line in lines if line.startswith("Devices that told any, a number of its own: error "))
     one = fc.plan(devices=10_000, values=10, epsilon=1, mechanism="direct")
     assert holders.endswith(f" {one.standard_error(0):,.1f}")
     assert "That a device told anything at all is protected like its answer" in said.out
@@ -36,7 +36,7 @@ def test_a_set_of_all_values_leaves_nothing_for_a_number_of_holders(fleetcount: 
     whole = fleetcount(*DIRECT, "--at-once", "10")
 
     assert "Noise for the 10 numbers that a set moves" in whole.out
-    assert "Devices with any" not in whole.out
+    assert "Devices that told any" not in whole.out
     assert json.loads(fleetcount(*DIRECT, "--at-once", "3", "--no-total", "--json").out)["total_standard_error"] is None
 
 

@@ -3,6 +3,7 @@
 import base64
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import pytest
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.release.record_json import record_from_json
+from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.signal import decimal_text
 from fleetcount_site.pages import RECORD_SCRIPTS, page
 from playwright.sync_api import Browser, Page
 
 from tests.site.conftest import Visit
+from tests.support.protocol_samples import every_window
 
 pytestmark = [pytest.mark.nightly, pytest.mark.processes]
 """A browser each: what every run asks of one is in tests/site/test_walk.py."""
@@ -122,6 +125,20 @@ def test_everything_that_python_refuses_is_refused(reader: Page) -> None:
 
     assert len(bad) > 100
     assert taken == []
+
+
+@pytest.mark.parametrize(("most", "label"), [(1, "total"), (2, "told any")])
+def test_no_category_is_called_as_the_total_is(reader: Page, most: int, label: str) -> None:
+    other = label[:-1] + "_"
+    domain = Categories(names=("a", "b", other), most=most)
+    good = replace(every_window()["direct_holders"], domain=domain).canonical
+
+    taken, refused = (
+        reader.evaluate(READ_WINDOW, data.hex()) for data in (good, good.replace(other.encode(), label.encode()))
+    )
+
+    assert taken == ["a", "b", other]
+    assert refused == f"a total is asked beside a category '{label}'"
 
 
 def test_what_is_damaged_is_refused_as_in_python_byte_for_byte(reader: Page) -> None:

@@ -23,6 +23,7 @@ from tests.site.publish.test_site import (
     test_all_cells_together_are_shown_by_the_signed_total,
     test_every_page_is_whole_at_every_width,
     test_numbers_that_are_not_the_signed_ones_are_called_so,
+    test_sums_of_a_table_are_joined_with_its_signed_margins,
     test_the_slider_the_line_and_the_table_show_one_window,
 )
 from tests.site.publish.test_sums import adding, test_the_interval_of_a_sum_is_that_of_python
@@ -67,6 +68,7 @@ __all__ = [
     "test_everything_that_python_refuses_is_refused",
     "test_numbers_that_are_not_the_signed_ones_are_called_so",
     "test_signatures_count_under_pinned_keys_alone",
+    "test_sums_of_a_table_are_joined_with_its_signed_margins",
     "test_the_interval_of_a_sum_is_that_of_python",
     "test_the_release_is_shown_with_its_signatures_checked_here",
     "test_the_slider_the_line_and_the_table_show_one_window",

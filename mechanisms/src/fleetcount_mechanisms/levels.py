@@ -115,6 +115,21 @@ class Levels:
         return len(self.sides) + len(self.margins) + self.weighted + self.total
 
     @property
+    def total_label(self) -> str:
+        """What the total is called wherever it is shown (`total_label`)."""
+        return total_label(self.most)
+
+    @property
+    def total_key(self) -> str:
+        """The same as a word, for columns and keys of files: "total" or "told_any"."""
+        return self.total_label.replace(" ", "_")
+
+    @property
+    def total_words(self) -> str:
+        """What the total counts, for people: "all cells together" or "vehicles that told any"."""
+        return "all cells together" if self.most == 1 else f"vehicles that {self.total_label}"
+
+    @property
     def weighted_place(self) -> int | None:
         """Which level the weighted sum is, from 0; None without one."""
         return self.count - 1 - self.total if self.weighted else None
@@ -210,6 +225,14 @@ class Levels:
             return ((self.most, 1), *((1, 1),) * self.total)
         cells = len(self.sides) + len(self.margins)
         return ((1, 1),) * cells + ((1, self.values - 1),) * self.weighted + ((1, 1),) * self.total
+
+
+def total_label(most: int) -> str:
+    """Return what the total of cells of which a device has `most` at once at most is called: "total" or "told any".
+
+    The number of devices that told any of several is no total: the cells add up to more.
+    """
+    return "total" if most == 1 else "told any"
 
 
 def _placed(counts: Sequence[int], places: Sequence[int], size: int) -> list[int]:

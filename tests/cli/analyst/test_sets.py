@@ -13,8 +13,10 @@ from fleetcount.read.report import readable_counts, release_json, table_lines
 from fleetcount_analysis.answers import joined_levels
 from fleetcount_analysis.answers.export import columns_of
 from fleetcount_analysis.errors import RangeError
+from fleetcount_protocol.release.record import noise_laws
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Mode
+from fleetcount_protocol.window.window_json import window_to_json
 
 from tests.cli.analyst.test_totals import MONTH
 from tests.support.protocol_samples import with_total
@@ -34,17 +36,22 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_table_says_what_its_numbers_count_and_the_line_below_how_many_have_any(directory: Path) -> None:
+def test_a_table_says_what_its_numbers_count_and_the_line_below_how_many_told_any(directory: Path) -> None:
     record = fc.read_releases(directory)[0].record
     holders = record.cells[-1]
 
     head, *rows, last = table_lines(record)
 
     assert " ".join(head.split()) == "category vehicles that told it, 95 % interval about raw estimate"
-    assert [row.split()[0] for row in rows] == ["P0301", "P0420", "U0100", "total"]
-    assert last.startswith("vehicles with any: ")
+    assert [row.split()[0] for row in rows] == ["P0301", "P0420", "U0100", "told"]
+    assert rows[-1].startswith("told any ")
+    assert last.startswith("vehicles that told any: ")
     assert last.endswith(f"95 % interval {holders.low:,} to {holders.high:,}")
-    assert release_json(record)["total"]["low"] == holders.low
+    said = release_json(record)
+    assert (said["told_any"]["low"], said["cells"][-1]["label"]) == (holders.low, "told any")
+    assert "total" not in said
+    assert list(noise_laws(record.window)[0].coarser) == ["told any"]
+    assert window_to_json(record.window)["release"]["levels"][0]["level"] == "told any"
     # Twelve thousand were told by seven: no count is made smaller so that they add up.
     assert readable_counts(record) == [cell.raw for cell in record.cells]
 
@@ -61,10 +68,11 @@ def test_a_table_of_files_says_it_too_and_fits_no_count_to_the_vehicles(
     assert said["counts"] == (
         "vehicles that told this cell; a vehicle that has more than 2 tells 2 of them, drawn anew"
     )
-    assert said["total"]["used"] == (
-        "vehicles with any: read alone; the cells add up to what was told, which is no number of vehicles"
+    assert not [name for name in (*said, *rows[0]) if "total" in name]
+    assert said["told_any"]["used"] == (
+        "vehicles that told any: read alone; the cells add up to what was told, which is no number of vehicles"
     )
-    assert {row["total_low"] for row in rows[:3]} == {str(question[0].total().low)}
+    assert {row["told_any_low"] for row in rows[:3]} == {str(question[0].total().low)}
     fitted = columns_of(question.kept.table, [7000, 7000])["readable"]
     assert fitted.tolist() == [int(row["raw"]) for row in rows]
     capsys.readouterr()
@@ -75,7 +83,11 @@ def test_sums_count_what_was_told_and_totals_the_vehicles(directory: Path, capsy
 
     assert abs(question.sum(windows=0).estimate - 12_000) < 500
     assert abs(question.total().to_pandas()["estimate"].iloc[0] - 7000) < 300
-    assert "the number of vehicles with any has noise of its own" in question._repr_html_()
+    assert question.total().label == "vehicles that told any"
+    facts = question._repr_html_()
+    assert "told any" in facts
+    assert "the number of vehicles that told any has noise of its own" in facts
+    assert "total" not in facts
     assert run_command(["question", "export", "--records", str(directory), "--sum", "1-3", "--windows", "0"]) == 0
     assert "sum of what was told of all cells over" in capsys.readouterr().out
 

@@ -474,6 +474,10 @@ def test_a_total_is_the_last_cell_and_no_category_is_called_like_it() -> None:
     assert summed.design.levels.total
     with pytest.raises(QuestionError, match="a total is asked beside a category 'total', allowed: other names"):
         replace(summed, domain=Categories(names=("a", "total")))
+    told = replace(summed, domain=Categories(names=("a", "b", "total"), most=2))
+    assert told.label(4) == "told any"
+    with pytest.raises(QuestionError, match="a total is asked beside a category 'told any', allowed: other names"):
+        replace(told, domain=Categories(names=("a", "b", "told any"), most=2))
     with pytest.raises(QuestionError, match="total is asked of a single value, allowed: 2 values or more"):
         replace(summed, domain=Categories(names=("a",)))
 

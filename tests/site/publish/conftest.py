@@ -19,7 +19,10 @@ COLUMNS, ROWS = 12, 8
 RELEASED = (0, 1, 2, 3, 5, 6)
 SUMMED = one_round_question(Mode.DIRECT, domain=Categories(names=("a", "b", "c")), release=with_total(GEOMETRIC))
 """A question whose releases have a total."""
-
+_SPEEDS = Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h")
+_CROSS = crossed(_SPEEDS, Categories(names=("diesel", "<b>gas</b>", "other")))
+CROSSED = one_round_question(Mode.DIRECT, signal="Vehicle.Speed", domain=_CROSS, release=with_margins(GEOMETRIC, 2))
+"""A question for two signals, whose releases have margins and a total."""
 
 BOLOGNA = Frame(epsg=32632, offset_x="-683195.58", offset_y="-4928877.56")
 
@@ -39,10 +42,7 @@ def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
     several = Categories(names=("P0301", "P0420", "U0100"), most=2)
     codes = one_round_question(Mode.DIRECT, domain=several, release=with_total(GEOMETRIC))
     write_question(folder / "codes", codes, (0, 1), lambda index: np.array([400, 500 + index, 300, 700]))
-    speeds = Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h")
-    both = crossed(speeds, Categories(names=("diesel", "<b>gas</b>", "other")))
-    of_both = one_round_question(Mode.DIRECT, signal="Vehicle.Speed", domain=both, release=with_margins(GEOMETRIC, 2))
-    write_question(folder / "both", of_both, (0, 1), lambda index: np.array([400, 30, 0, 250, 5, 90 + index]))
+    write_question(folder / "both", CROSSED, (0, 1), lambda index: np.array([400, 30, 0, 250, 5, 90 + index]))
     window = one_round_window(Mode.DIRECT, release=GEOMETRIC)
     write_release(folder / "speed.json", window, np.array([77]))
     return folder

@@ -4,19 +4,20 @@ import json
 import re
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 from fleetcount.__main__ import run_command
 from fleetcount_analysis.answers import Region, WindowCounts, question_table
 from fleetcount_analysis.answers import total as added_up
+from fleetcount_protocol.question.question import Question
 from fleetcount_site import serving
 from fleetcount_site.publish.serve import site_routes
 from playwright.sync_api import Browser, Page, expect
 
 from tests.site.conftest import Visit
-from tests.site.publish.conftest import COLUMNS, RELEASED, ROWS, SUMMED
+from tests.site.publish.conftest import COLUMNS, CROSSED, RELEASED, ROWS, SUMMED
 from tests.support.published import change_script, packed_json
 
 pytestmark = [pytest.mark.nightly, pytest.mark.processes]
@@ -141,29 +142,30 @@ def test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard(brow
     visit.close()
 
 
-def test_of_sets_the_vehicles_with_any_are_shown_and_nothing_is_added_up(browser: Browser, site: Path) -> None:
+def test_of_sets_the_vehicles_that_told_any_are_shown_and_nothing_is_added_up(browser: Browser, site: Path) -> None:
     visit = opened(browser, site / "codes/index.html")
-    total = packed_json(site / "codes/records/00001.json.gz")["cells"][-1]
+    cells = packed_json(site / "codes/records/00001.json.gz")["cells"]
+    total = cells[-1]
 
     said, verdict = quiet(visit).inner_text("#together"), visit.page.inner_text("#verdict")
 
-    assert said.startswith(f"Vehicles with any: {total['low']} to {total['high']} (95 % interval; estimate")
+    assert said.startswith(f"Vehicles that told any: {total['low']} to {total['high']} (95 % interval; estimate")
     assert verdict.endswith("The numbers shown are the signed ones.")
     assert "their sum is no number of vehicles" in visit.page.inner_text("#several")
     assert not visit.page.is_visible("#cells")
     expect(visit.page.locator("#table tbody tr")).to_have_count(3)
+    visit.page.goto((site / "codes/release.html").as_uri())
+    visit.page.wait_for_selector(READY)
+    rows = visit.page.locator("#table tbody th").all_inner_texts()
+    assert rows == ["P0301", "P0420", "U0100", "told any"] == [cell["label"] for cell in cells]
+    assert " on the number that told any" in visit.page.inner_text("#facts")
+    assert "total" not in visit.page.inner_text("body")
     visit.close()
 
 
 def test_all_cells_together_are_shown_by_the_signed_total(browser: Browser, site: Path, tmp_path: Path) -> None:
     visit = opened(browser, site / "summed/index.html")
-    cells = [packed_json(site / f"summed/records/0000{index}.json.gz")["cells"] for index in (0, 1)]
-    total = cells[1][-1]
-    released = [
-        WindowCounts(index=index, opens=index, unit=index, outputs=tuple(int(cell["raw"]) for cell in one))
-        for index, one in enumerate(cells)
-    ]
-    table = question_table(SUMMED.design, SUMMED.release.level, ["a", "b", "c"], (), released)
+    total = packed_json(site / "summed/records/00001.json.gz")["cells"][-1]
 
     said, verdict = quiet(visit).inner_text("#together"), visit.page.inner_text("#verdict")
 
@@ -172,19 +174,46 @@ def test_all_cells_together_are_shown_by_the_signed_total(browser: Browser, site
         f" total {total['raw']})"
     )
     assert verdict.endswith("The numbers shown are the signed ones.")
-    visit.page.fill("#cells", "1-3")
-    visit.page.keyboard.press("Enter")
-    now, both = (added_up(table, Region.of([1, 2, 3], windows)) for windows in ([1], [0, 1]))
-    assert f": {now.low} to {now.high} (estimate " in visit.page.inner_text("#region-now")
-    visit.page.click("#region-sum")
-    expect(visit.page.locator("#region-all")).to_contain_text(" to ")
-    assert f": {both.low:,} to {both.high:,} (estimate " in visit.page.inner_text("#region-all")
+    check_sums(visit.page, site / "summed", SUMMED, "1-3", [1, 2, 3])
     visit.close()
     copy = tmp_path / "site"
     shutil.copytree(site, copy)
     script = copy / "summed/data/question.js"
     script.write_text(script.read_text().replace(f"[{total['raw']},", f"[{total['raw'] + 1},"))
     visit = opened(browser, copy / "summed/index.html")
+    assert quiet(visit).inner_text("#verdict").endswith("do not believe this page.")
+    visit.close()
+
+
+def check_sums(page: Page, folder: Path, question: Question, text: str, cells: Sequence[int]) -> None:
+    """Hold the sum of cells that a reader names, of the last window and of both, against Python's."""
+    released = [
+        WindowCounts(index=index, opens=index, unit=index, outputs=tuple(int(cell["raw"]) for cell in one))
+        for index in (0, 1)
+        for one in [packed_json(folder / f"records/0000{index}.json.gz")["cells"]]
+    ]
+    labels = [question.domain.label(value) for value in range(1, question.domain.values + 1)]
+    table = question_table(question.design, question.release.level, labels, (), released)
+    page.fill("#cells", text)
+    page.keyboard.press("Enter")
+    page.click("#region-sum")
+    expect(page.locator("#region-all")).to_contain_text(" to ")
+    for place, windows in (("#region-now", [1]), ("#region-all", [0, 1])):
+        found = added_up(table, Region.of(cells, windows))
+        assert f": {found.low:,} to {found.high:,} (estimate " in page.inner_text(place)
+
+
+def test_sums_of_a_table_are_joined_with_its_signed_margins(browser: Browser, site: Path, tmp_path: Path) -> None:
+    visit = opened(browser, site / "both/index.html")
+
+    assert quiet(visit).inner_text("#verdict").endswith("The numbers shown are the signed ones.")
+    check_sums(visit.page, site / "both", CROSSED, "2,5", [2, 5])
+    check_sums(visit.page, site / "both", CROSSED, "1,3-5", [1, 3, 4, 5])
+    visit.close()
+    copy = tmp_path / "site"
+    shutil.copytree(site, copy)
+    change_script(copy / "both/data/excess.js", lambda text: re.sub(r",(-?[0-9]+)\]\]", r",\g<1>1]]", text))
+    visit = opened(browser, copy / "both/index.html")
     assert quiet(visit).inner_text("#verdict").endswith("do not believe this page.")
     visit.close()
 

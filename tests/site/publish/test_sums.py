@@ -1,7 +1,7 @@
 """A reader's own region: its interval in the browser is the one that Python computes, to the last device."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
 
@@ -95,29 +95,53 @@ JOINED = {
 def test_the_interval_of_a_sum_joined_with_a_total_is_that_of_python(adding: Page, name: str) -> None:
     cells, ratio = JOINED[name]
     spread = Spread(levels=Levels(cells.values, total=True), ratios=(Fraction(ratio),))
-    design = spread.design(cells.answer, cells.noise, cells.aggregators)
-    chosen, values, rate = np.random.default_rng(7), cells.values, float(cells.channel[0])
-    outputs = [
-        (*one, int(one.sum() + chosen.integers(-40, 40)))
-        for one in (chosen.integers(-9, 400 * rate, values) for _ in range(3))
-    ]
-    counts = [WindowCounts(index=i, opens=i, unit=i, outputs=tuple(map(int, one))) for i, one in enumerate(outputs)]
+    sizes = sorted({1, cells.values // 2 or 1, cells.values - 1, cells.values})
+
+    compared(adding, spread.design(cells.answer, cells.noise, cells.aggregators), [range(1, 1 + one) for one in sizes])
+
+
+TABLES = {
+    "two signals": (Levels(15, margins=(3, 5), total=True), ("2", "1/2", "3"), GaussianNoise(Fraction(660)), 2),
+    "margins alone": (Levels(12, margins=(4, 3)), ("1", "3/4"), GaussianNoise(Fraction(90)), 3),
+    "three signals": (Levels(24, margins=(2, 3, 4), total=True), (), GaussianNoise(Fraction(42)), 2),
+    "geometric": (Levels(8, margins=(2, 4), total=True), ("1", "2", "1"), TwoSidedNoise(Fraction(1, 9)), 2),
+    "many cells": (Levels(1024, margins=(32, 32), total=True), (), GaussianNoise(Fraction(300)), 2),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_interval_of_a_sum_joined_with_margins_is_that_of_python(adding: Page, name: str) -> None:
+    levels, ratios, noise, aggregators = TABLES[name]
+    spread = Spread(levels=levels, ratios=tuple(Fraction(one) for one in ratios))
+    everything, last = range(1, levels.values + 1), levels.margins[-1]
+    chosen = random.Random(name).sample(everything, levels.values // 3)
+    regions = [[2], everything[:last], everything[::last], chosen, everything[:-1], everything]
+
+    compared(adding, spread.design(Truth(levels.values), noise, aggregators), regions)
+
+
+def compared(adding: Page, design: Design, regions: Sequence[Sequence[int]]) -> None:
+    """Hold sums of these regions in a page against Python's: of one window and of three."""
+    chosen, values, rate = np.random.default_rng(7), design.values, float(design.channel[0])
+    counted = [chosen.integers(-9, 400 * rate, values).tolist() for _ in range(3)]
+    outputs = [tuple(int(one + chosen.integers(-40, 40)) for one in design.levels.all_sums(row)) for row in counted]
+    counts = [WindowCounts(index=i, opens=i, unit=i, outputs=one) for i, one in enumerate(outputs)]
     table = question_table(design, LEVEL, [str(one) for one in range(values)], (), counts)
-    law = law_of(cells, LEVEL, design.laws[-1])
+    law = law_of(design, LEVEL)
 
     for windows in ([0], [1], [0, 1, 2]):
-        for size in sorted({1, values // 2 or 1, values - 1, values}):
+        for region in regions:
             opened = [outputs[window] for window in windows]
-            sums = {
-                "value": int(sum(sum(one[:size]) for one in opened)),
-                "all": int(sum(sum(one[:-1]) for one in opened)),
-                "total": int(sum(one[-1] for one in opened)),
-            }
             found = adding.evaluate(
-                "([law, ...c]) => fleetcount.sumInterval(law, ...c)", [law, sums, size, len(windows), 1]
+                "([law, cells, opened, chosen]) => { const excess = opened.map((one) => "
+                "fleetcount.excessOf(law.joined, one.slice(0, cells), one.slice(cells))); const sum = { chosen, "
+                "value: opened.flatMap((one) => chosen.map((cell) => one[cell - 1])).reduce((a, b) => a + b, 0), "
+                "excess: excess[0].map((_, at) => excess.reduce((all, one) => all + one[at], 0)) }; "
+                "return fleetcount.sumInterval(law, sum, chosen.length, opened.length, 1); }",
+                [law, values, opened, list(region)],
             )
-            expected = total(table, Region.of(range(1, size + 1), windows))
-            assert (found["low"], found["high"]) == (expected.low, expected.high), (size, windows)
+            expected = total(table, Region.of(region, windows))
+            assert (found["low"], found["high"]) == (expected.low, expected.high), (region, windows)
             assert found["estimate"] == pytest.approx(expected.estimate)
 
 

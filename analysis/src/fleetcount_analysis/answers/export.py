@@ -21,7 +21,7 @@ from fleetcount_analysis.answers.chosen import window_ends
 from fleetcount_analysis.answers.combinations import window_totals
 from fleetcount_analysis.answers.places import DEGREES, Places
 from fleetcount_analysis.answers.readings import readable
-from fleetcount_analysis.answers.table import ANY_OF_SEVERAL, QuestionTable
+from fleetcount_analysis.answers.table import QuestionTable
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.errors import ExportError, ShapeError
 from fleetcount_analysis.parquet_files import library, open_database, read_path, rows_of, written_path
@@ -33,8 +33,11 @@ COLUMNS: Final = (
 
 """The columns of every table; behind `label` one of a square grid has `x` and `y`, one of several signals these."""
 
-TOTAL_COLUMNS: Final = ("total_raw", "total_estimate", "total_low", "total_high")
-"""What a table has behind them where releases have a total: of all cells together, or of the vehicles with any."""
+TOTAL_COLUMNS: Final = {
+    "total": ("total_raw", "total_estimate", "total_low", "total_high"),
+    "told_any": ("told_any_raw", "told_any_estimate", "told_any_low", "told_any_high"),
+}
+"""What a table has behind them where releases have a total, by `Levels.total_key`: of all cells, or who told any."""
 
 """The columns of texts that others chose."""
 _FORMAT: Final = "fleetcount-question-table-1"
@@ -83,15 +86,16 @@ def columns_of(table: QuestionTable, participants: Sequence[int] | None = None) 
 
 def _free(name: str) -> str:
     """Return the name of a signal's column, other than those that every table may have."""
-    taken = (*COLUMNS, *TOTAL_COLUMNS, "x", "y")
+    taken = (*COLUMNS, *TOTAL_COLUMNS["total"], "x", "y")
     return f"signal {name}" if name.casefold() in taken else name
 
 
 def _totals(table: QuestionTable) -> dict[str, NDArray[Any]]:
-    """Return the columns about all cells together, of sets the vehicles with any, (W,) each; none without a total."""
+    """Return the columns of the total, (W,) each; none without a total."""
     if not table.design.levels.total:
         return {}
-    return dict(zip(TOTAL_COLUMNS, (table.outputs[:, -1], *window_totals(table)), strict=True))
+    names = TOTAL_COLUMNS[table.design.levels.total_key]
+    return dict(zip(names, (table.outputs[:, -1], *window_totals(table)), strict=True))
 
 
 def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
@@ -106,7 +110,7 @@ def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
         "aggregators": design.aggregators,
         "values": design.values,
         **({"counts": _OF_SETS.format(most=design.levels.most)} if design.levels.most > 1 else {}),
-        **({"total": _total_of(design)} if design.levels.total else {}),
+        **({design.levels.total_key: _total_of(design)} if design.levels.total else {}),
         **({"signals": list(table.parts)} if table.parts else {}),
         **({"margins": _margins_of(design)} if design.levels.margins else {}),
         "level": str(table.level),
@@ -124,7 +128,8 @@ def _margins_of(design: Design) -> list[dict[str, Any]]:
 
 def _total_of(design: Design) -> dict[str, Any]:
     if design.levels.most > 1:
-        used = f"{ANY_OF_SEVERAL}: read alone; the cells add up to what was told, which is no number of vehicles"
+        apart = "read alone; the cells add up to what was told, which is no number of vehicles"
+        used = f"{design.levels.total_words}: {apart}"
     else:
         used = "cells and sums are joined with it"
     return {"noise": {"law": design.laws[-1].name} | _parameters(design.laws[-1]), "used": used}

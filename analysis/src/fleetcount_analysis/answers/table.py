@@ -8,7 +8,6 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Final
 
 import numpy as np
 from fleetcount_mechanisms.design import Design, Outputs
@@ -22,10 +21,6 @@ from fleetcount_analysis.reading import read
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
-
-
-ANY_OF_SEVERAL: Final = "vehicles with any"
-"""What the total of sets counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,8 +206,7 @@ def each_alone(table: QuestionTable, level: int = 0) -> QuestionTable:
         if design == table.design
         else np.array([level_numbers(table.design, row, level) for row in table.outputs.tolist()], dtype=np.int64)
     )
-    whole = ANY_OF_SEVERAL if table.design.levels.most > 1 else "all cells together"
-    labels, width = (table.labels, table.width) if level == 0 else ((whole,), None)
+    labels, width = (table.labels, table.width) if level == 0 else ((table.design.levels.total_words,), None)
     parts = table.parts if level == 0 else dict[str, tuple[str, ...]]()
     estimates, low, high = _read(design, outputs, table.level)
     table = replace(table, design=design, labels=labels, width=width, parts=parts)

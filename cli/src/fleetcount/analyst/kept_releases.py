@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fleetcount_analysis.answers import Answer, Average, Region, difference, total, window_totals
-from fleetcount_analysis.answers.table import ANY_OF_SEVERAL
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.question import Question, verify_signed_question
@@ -90,7 +90,7 @@ class Releases(Tabular):
 
     Of a square grid x and y too. Where the releases have a total, estimates and intervals of directly counted cells and
     sums are joined with it, and so narrower than those of the records; `total` is all cells together, of
-    several categories of one vehicle at once the vehicles with any.
+    several categories of one vehicle at once the vehicles that told any.
     """
 
     kept: KeptTable = field(repr=False)
@@ -201,7 +201,8 @@ class Releases(Tabular):
 
     @property
     def _whole(self) -> str:
-        return f"the number of {ANY_OF_SEVERAL}" if self.kept.table.design.levels.most > 1 else "the sum of all cells"
+        levels = self._levels
+        return f"the number of {levels.total_words}" if levels.most > 1 else "the sum of all cells"
 
     def total(self) -> "CellHistory":
         """Return all cells together over all released windows; raw is the opened total.
@@ -224,8 +225,7 @@ class Releases(Tabular):
             "low": low,
             "high": high,
         }
-        label = ANY_OF_SEVERAL if table.design.levels.most > 1 else "all cells together"
-        return CellHistory(label=label, level=self.level, columns=columns)
+        return CellHistory(label=table.design.levels.total_words, level=self.level, columns=columns)
 
     def sum(self, labels: Labels | None = None, windows: Iterable[int] | int | None = None) -> Answer:
         """Return the sum of cells (all) over windows (all released ones), with its exact interval.
@@ -342,12 +342,17 @@ class Releases(Tabular):
         size = f"{len(self.windows)} windows of {len(self.labels):,} cells"
         return f"<Releases {self.name!r}: {size}, signed {self._trust()}>"
 
+    @property
+    def _levels(self) -> Levels:
+        return self.kept.table.design.levels
+
     def _repr_html_(self) -> str:
+        own = f"opened too: {self._whole} has noise of its own"
         facts: list[tuple[object, ...]] = [
             ("windows released", f"{len(self.windows):,} of {self.asked.schedule.windows:,}"),
             ("windows missing", f"{len(self.missing):,}"),
             ("cells", f"{len(self.labels):,}, intervals of {level_text(self.level)}"),
-            *([("total", f"opened too: {self._whole} has noise of its own")] if self._totalled else []),
+            *([(self._levels.total_label, own)] if self._totalled else []),
             ("signatures and chain", f"hold, {self._trust()}"),
             ("budget", str(self.budget())),
         ]

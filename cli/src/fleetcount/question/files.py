@@ -190,7 +190,8 @@ def _release_line(question: Question) -> str:
     names = [level_words(question.domain, one) for one in question.release.coarser]
     own = [f"{name} {_sd(law)}" for name, law in zip(names, question.design.coarser, strict=False) if law != noise]
     counted += "; the margin of each signal has numbers of its own" * bool(question.release.margins)
-    whole = "the number of vehicles that told any" if most_of(question.domain) > 1 else "the total of all cells"
+    levels = question.design.levels
+    whole = f"the number of {levels.total_words}" if levels.most > 1 else "the total of all cells"
     counted += f"; {whole} has a number of its own" * question.release.total
     others = f" ({', '.join(own)})" if own else ""
     return f"at least {question.min_batch_size} reports a window; {strength}{counted}{others}"

@@ -11,7 +11,7 @@ from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, kind_of
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
-from fleetcount_mechanisms.levels import Levels, neighbouring_sides
+from fleetcount_mechanisms.levels import Levels, neighbouring_sides, total_label
 from fleetcount_mechanisms.losses import STATED_DELTA
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
@@ -19,7 +19,7 @@ from fleetcount_mechanisms.planning import spread_for_mean, spread_for_quantiles
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount_protocol.window.domain import Categories, Cross, Numbers, Prefixes, ValueDomain, most_of
-from fleetcount_protocol.window.fields import TOTAL_LABEL, Release, ReleaseKind, coarser_levels, levels_of, shape_of
+from fleetcount_protocol.window.fields import Release, ReleaseKind, coarser_levels, levels_of, shape_of
 from fleetcount_transport.settings import names_of, read_table, setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, exact_number
@@ -77,7 +77,7 @@ _NO_TOTAL: Final = {
     "zooms": "is true beside zooms of sampled answers, allowed: one of both; direct answers have both",
     "walk": "is true for a drill-down, allowed: false; its steps ask for other places each",
     "all": "is true where a vehicle may tell all categories at once, allowed: false; it would have a price of its own",
-    "name": f"is true beside a category {TOTAL_LABEL!r}, allowed: other names",
+    "name": "is true beside a category of its name, {label!r}, allowed: other names",
 }
 """Why a question opens no total, told to who asks for one."""
 
@@ -242,7 +242,7 @@ def _with_total(
     table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind, unit: int
 ) -> bool:
     """Return whether the total is opened: as asked, or by default where nothing speaks against it."""
-    sampled = kind_of(answer).form is AnswerForm.TWO_ROUNDS
+    sampled, label = kind_of(answer).form is AnswerForm.TWO_ROUNDS, total_label(most_of(domain))
     against = {
         "one": domain.values == 1,
         "exact": kind is ReleaseKind.EXACT,
@@ -254,11 +254,11 @@ def _with_total(
         "few": sampled and not Spread(levels=Levels(domain.values)).with_total_for(answer, GaussianNoise).levels.total,
         "walk": isinstance(domain, Prefixes),
         "all": 1 < most_of(domain) == domain.values,
-        "name": isinstance(domain, Categories) and TOTAL_LABEL in domain.names,
+        "name": isinstance(domain, Categories) and label in domain.names,
     }
     why = next((reason for reason, holds in against.items() if holds), None)
     if asked.total and why is not None:
-        raise table.wrong("total", _NO_TOTAL[why])
+        raise table.wrong("total", _NO_TOTAL[why].format(label=label))
     return why is None if asked.total is None else asked.total
 
 

@@ -32,7 +32,6 @@ TOLD: Final = "vehicles that told this code"
 """What numbers of codes count: a vehicle with several codes tells one of them."""
 TOLD_IT: Final = "vehicles that told it"
 """What numbers of sets count: a vehicle that has more than it may tell at once tells some of them."""
-_ANY: Final = "vehicles with any"
 _LARGEST: Final = 10**15
 _MOST_ORDERED: Final = 512
 _WIDEST: Final = 100
@@ -154,7 +153,7 @@ def table_heads(record: ReleaseRecord) -> tuple[str, str]:
 def total_of(record: ReleaseRecord) -> tuple[float, int, int] | None:
     """Return the estimate of all cells together and its interval's ends, None where no total was opened.
 
-    Of sets it is the number of vehicles with any.
+    Of sets it is the number of vehicles that told any.
 
     Joined with the cells by least squares; read from the total alone where NumPy is not installed.
     """
@@ -174,14 +173,19 @@ def total_of(record: ReleaseRecord) -> tuple[float, int, int] | None:
 
 
 def total_line(record: ReleaseRecord) -> list[str]:
-    """Return the line about all cells together, none where no total was opened."""
+    """Return the line about all cells together, of sets the vehicles that told any; none where none was opened."""
     found = total_of(record)
     if found is None:
         return []
     estimate, low, high = found
     ends, reach = interval_text(estimate, low, high), max(high - estimate, estimate - low)
-    whole = _ANY if record.window.design.levels.most > 1 else "all cells together"
+    whole = record.window.design.levels.total_words
     return [f"{whole}: {estimate:,.0f} ± {reach:,.0f}, {level_text(record.level)} interval {ends}"]
+
+
+def _whole(record: ReleaseRecord) -> dict[str, dict[str, Any]]:
+    found = total_of(record)
+    return {} if found is None else {record.window.design.levels.total_key: dict(zip(_TOTAL, found, strict=True))}
 
 
 def numbers_of(record: ReleaseRecord) -> dict[str, dict[str, Any]]:
@@ -290,6 +294,6 @@ def release_json(record: ReleaseRecord, truths: Sequence[int] | None = None) -> 
         "participants_at_least": record.participants_at_least,
         "statement": statement_json(record.window.design, record.statement),
         "cells": cells,
-        **({} if (found := total_of(record)) is None else {"total": dict(zip(_TOTAL, found, strict=True))}),
+        **_whole(record),
         **numbers_of(record),
     }

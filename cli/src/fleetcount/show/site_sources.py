@@ -199,10 +199,10 @@ def _single_table(record: ReleaseRecord) -> QuestionTable:
 def _as_signed(table: QuestionTable) -> dict[str, Any]:
     """Return the cells and the total as a page shows them: each number alone, so that it can compare it with records.
 
-    The files that a reader takes away have them joined.
+    Sums on a page and the files that a reader takes away have them joined.
     """
     total = {"total": each_alone(table, table.design.levels.count - 1)} if table.design.levels.total else {}
-    return {"table": each_alone(table), "several": table.design.levels.most > 1} | total
+    return {"table": each_alone(table), "joined": table, "several": table.design.levels.most > 1} | total
 
 
 def _plain(record: ReleaseRecord) -> tuple[str, ...]:

@@ -361,7 +361,8 @@ def _total_line(planned: Plan) -> list[str]:
         moved = (
             f"Noise for the {levels.replaced[0][0]} numbers that a set moves; the counts add up to more than devices."
         )
-        return [moved, *([] if whole is None else [f"Devices with any, a number of its own: error {whole:,.1f}"]), ""]
+        told = [] if whole is None else [f"Devices that told any, a number of its own: error {whole:,.1f}"]
+        return [moved, *told, ""]
     if whole is None or not levels.total:
         return []
     added = math.sqrt(planned.design.values) * planned.sd(0)

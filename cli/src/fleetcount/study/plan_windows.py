@@ -222,9 +222,9 @@ def _zoom_lines(rows: Sequence[Compared]) -> list[str]:
 def total_sd(plan: Plan) -> float | None:
     """Return the error of the sum of all cells where none holds a device; None of one value, and of responses.
 
-    Of sets it is that of the number of vehicles with any, None where that is not opened. Joined with the cells where
-    there is a total, the sum of the cells else. A response's sum of all cells is not what it is asked for: how many
-    answer is known better.
+    Of sets it is that of the number of vehicles that told any, None where that is not opened. Joined with the cells
+    where there is a total, the sum of the cells else. A response's sum of all cells is not what it is asked for: how
+    many answer is known better.
     """
     design = plan.design
     if design.levels.most > 1 and not design.levels.total:

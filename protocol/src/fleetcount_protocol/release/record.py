@@ -23,6 +23,7 @@ from fleetcount_protocol.ids import AggregatorId, Digest, WindowId
 from fleetcount_protocol.layout import Reader, check_text, sized, text_bytes, uint, wide_fraction_bytes
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, MAX_UNIX_TIME, MAX_WINDOW_BYTES
 from fleetcount_protocol.release.chain import ChainLink, check_link, encode_link, read_link
+from fleetcount_protocol.window.fields import level_name
 from fleetcount_protocol.window.signing import TrustedAggregator, verify_by
 from fleetcount_protocol.window.window import Window, decode_window
 
@@ -69,7 +70,7 @@ class NoiseLaw:
     """The law of an aggregator's noise on every opened number: its name and parameters (mechanisms, `noise`).
 
     `parameters` are those of the cells; `coarser` has those of every level above them, by the level's name in labels:
-    the side of its squares or how many bins, as in "2", "margin 1", "weighted sum" or "total".
+    the side of its squares or how many bins, as in "2", "margin 1", "weighted sum", "total" or, of sets, "told any".
     """
 
     aggregator_id: AggregatorId
@@ -81,7 +82,7 @@ class NoiseLaw:
 def noise_laws(window: Window) -> tuple[NoiseLaw, ...]:
     """Return the law of each aggregator's noise, in the window's order; each adds noise of full strength."""
     law, above = window.design.noise, zip(window.release.coarser, window.design.coarser, strict=True)
-    coarser = {level.name: one.parameters for level, one in above}
+    coarser = {level_name(window.domain, level): one.parameters for level, one in above}
     return tuple(
         NoiseLaw(aggregator_id=one.aggregator_id, law=law.name, parameters=law.parameters, coarser=coarser)
         for one in window.aggregators

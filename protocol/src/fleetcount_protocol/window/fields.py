@@ -13,7 +13,7 @@ from typing import Final, cast
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.levels import Levels
+from fleetcount_mechanisms.levels import Levels, total_label
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_mechanisms.responses import (
     AsymmetricVector,
@@ -30,8 +30,6 @@ from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import AggregatorId, Digest, QuestionId
 from fleetcount_protocol.window.domain import Bins, Cross, Numbers, Part, SquareGrid, ValueDomain, most_of, parts_of
 
-TOTAL_LABEL: Final = "total"
-"""The name of the total of all cells, which no cell has."""
 WEIGHTED_LABEL: Final = "weighted sum"
 """The name of the weighted sum of numbers."""
 
@@ -110,16 +108,6 @@ class CoarserLevel:
     number: int = 0
     noise: Fraction
 
-    @property
-    def name(self) -> str:
-        """The level's name in records: the number of a zoom, as "2", "margin 1", "weighted sum" or "total"."""
-        named = {
-            LevelKind.MARGIN: f"margin {self.number}",
-            LevelKind.WEIGHTED: WEIGHTED_LABEL,
-            LevelKind.TOTAL: TOTAL_LABEL,
-        }
-        return named.get(self.kind, str(self.number))
-
 
 def coarser_levels(levels: Levels, laws: Sequence[NoiseLaw]) -> tuple[CoarserLevel, ...]:
     """Return the levels above the cells as a release names them, from the noise of each."""
@@ -132,6 +120,16 @@ def coarser_levels(levels: Levels, laws: Sequence[NoiseLaw]) -> tuple[CoarserLev
     )
 
 
+def level_name(domain: ValueDomain, level: CoarserLevel) -> str:
+    """Return a level's name in records: a zoom's number, as "2", "margin 1", "weighted sum", "total" or "told any"."""
+    named = {
+        LevelKind.MARGIN: f"margin {level.number}",
+        LevelKind.WEIGHTED: WEIGHTED_LABEL,
+        LevelKind.TOTAL: total_label(most_of(domain)),
+    }
+    return named.get(level.kind, str(level.number))
+
+
 def level_words(domain: ValueDomain, level: CoarserLevel) -> str:
     """Return what a level above the cells counts, for people: larger cells, a margin, the weighted sum, the total."""
     match level.kind:
@@ -141,9 +139,11 @@ def level_words(domain: ValueDomain, level: CoarserLevel) -> str:
             return f"squares of {level.number} times the side"
         case LevelKind.MARGIN:
             of = domain.parts[level.number - 1 : level.number] if isinstance(domain, Cross) else ()
-            return f"the margin of {of[0].signal}" if of else level.name
+            return f"the margin of {of[0].signal}" if of else level_name(domain, level)
+        case LevelKind.TOTAL if most_of(domain) > 1:
+            return f"the number that {level_name(domain, level)}"
         case LevelKind.WEIGHTED | LevelKind.TOTAL:
-            return f"the {level.name}"
+            return f"the {level_name(domain, level)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,7 +269,7 @@ def _label_in(domain: ValueDomain, level: CoarserLevel, place: int) -> str:
     if level.kind is LevelKind.ZOOM and isinstance(domain, SquareGrid | Bins | Numbers):
         named = domain.coarser(level.number).label(place)
         return f"{named}/{level.number}" if isinstance(domain, SquareGrid) else named
-    return level.name
+    return level_name(domain, level)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

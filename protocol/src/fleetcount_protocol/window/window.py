@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, cast
 from fleetcount_mechanisms.answers import AnswerForm, channel_of, kind_of
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.levels import drawn_at_once
+from fleetcount_mechanisms.levels import drawn_at_once, total_label
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.sampling import SamplingDie
 
@@ -41,7 +41,6 @@ from fleetcount_protocol.window.domain import MAX_VALUES, Bins, Categories, Numb
 from fleetcount_protocol.window.fields import (
     MECHANISM_NUMBERS,
     MODE_FORMS,
-    TOTAL_LABEL,
     Aggregator,
     CoarserLevel,
     HpkeKey,
@@ -285,8 +284,9 @@ def _check_levels(window: WindowFields) -> None:
         noise = check_fraction(f"noise of {what}", level.noise)
         fits = release.kind is ReleaseKind.GAUSSIAN or _SMALLEST_EPSILON <= noise <= MAX_EPSILON
         require(fits, f"noise of {what} is {noise}, allowed: {_SMALLEST_EPSILON} to {MAX_EPSILON}")
-    named = isinstance(window.domain, Categories) and TOTAL_LABEL in window.domain.names
-    require(not (release.total and named), f"a total is asked beside a category {TOTAL_LABEL!r}, allowed: other names")
+    label = total_label(most_of(window.domain))
+    named = isinstance(window.domain, Categories) and label in window.domain.names
+    require(not (release.total and named), f"a total is asked beside a category {label!r}, allowed: other names")
     levels = opened_levels(window.domain, release)
     dimensions = tuple(range(1, len(levels.margins) + 1))
     require(release.margins == dimensions, f"margins are {release.margins}, allowed: {dimensions}, each once, in order")

@@ -7,7 +7,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 
 from fleetcount_protocol.window.codes import CodeForm
 from fleetcount_protocol.window.domain import Cross, Numbers, Part, Prefixes, SquareGrid, ValueDomain, most_of
-from fleetcount_protocol.window.fields import Aggregator, CoarserLevel, LevelKind, ReleaseKind
+from fleetcount_protocol.window.fields import Aggregator, CoarserLevel, LevelKind, ReleaseKind, level_name
 from fleetcount_protocol.window.window import Window
 
 
@@ -16,8 +16,8 @@ def window_to_json(window: Window) -> dict[str, Any]:
 
     No function reads it back: programs exchange the canonical bytes.
     """
-    release = window.release
-    question = window.question
+    release, question = window.release, window.question
+    levels = [_level_to_json(window.domain, level) for level in release.coarser]
     return {
         "window_id": window.window_id.hex(),
         "question_id": question.question_id.hex(),
@@ -43,7 +43,7 @@ def window_to_json(window: Window) -> dict[str, Any]:
             "noise_epsilon": None if release.noise_epsilon is None else str(release.noise_epsilon),
             **({} if release.noise_variance is None else {"noise_variance": str(release.noise_variance)}),
             "level": str(release.level),
-            **({"levels": [_level_to_json(level) for level in release.coarser]} if release.coarser else {}),
+            **({"levels": levels} if levels else {}),
             "thresholds": list(release.thresholds),
         },
         "upload_style": window.upload_style.name.lower(),
@@ -73,8 +73,8 @@ def _part_to_json(part: Part) -> dict[str, Any]:
     return {"signal": part.signal, "labels": labels, **_domain_to_json(part.domain)}
 
 
-def _level_to_json(level: CoarserLevel) -> dict[str, Any]:
-    named = {"side": level.number} if level.kind is LevelKind.ZOOM else {"level": level.name}
+def _level_to_json(domain: ValueDomain, level: CoarserLevel) -> dict[str, Any]:
+    named = {"side": level.number} if level.kind is LevelKind.ZOOM else {"level": level_name(domain, level)}
     return {**named, "noise": str(level.noise)}
 
 

@@ -7,14 +7,16 @@ from fractions import Fraction
 from typing import Any
 
 from fleetcount_analysis.answers.half_widths import blur_past
+from fleetcount_analysis.answers.levels import joins_total
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 
 
-def law_of(design: Design, level: Fraction, total: NoiseLaw | None = None) -> dict[str, Any]:
+def law_of(design: Design, level: Fraction) -> dict[str, Any]:
     """Return the law of one published count, for the function sumInterval of a page.
 
-    `total` is the noise of a total of all cells that sums are joined with. `responses` is whether devices randomize
+    `joined` is what sums are joined with: the margins of a table and a total, or None where nothing was opened beside
+    the cells; of sets, whose cells add up to more than the total, None too. `responses` is whether devices randomize
     their answers; a page does not add up such counts.
     """
     hit, miss = design.channel
@@ -26,14 +28,20 @@ def law_of(design: Design, level: Fraction, total: NoiseLaw | None = None) -> di
         "weight": float(hit - miss),
         "level": float(level),
         "responses": design.outputs is not Outputs.CELLS or not known,
-        "total": None if total is None else _joined(design, level, total),
+        "joined": _joined(design, level) if joins_total(design) else None,
     }
 
 
-def _joined(design: Design, level: Fraction, total: NoiseLaw) -> dict[str, Any]:
-    """Return what a sum is joined with: each of its cells takes `share` of what the total has more than all cells."""
-    share = 1 / (design.values + total.draw_variance / design.noise.draw_variance)
-    return {"noise": _described(total), "share": share, "cells": design.values, "past": blur_past(level)}
+def _joined(design: Design, level: Fraction) -> dict[str, Any]:
+    """Return the noise of each margin and of the total, None without one, and how many numbers they have."""
+    levels = design.levels
+    return {
+        "cells": design.values,
+        "shape": list(levels.margins),
+        "margins": [_described(law) for law in design.laws[1 : 1 + len(levels.margins)]],
+        "total": _described(design.laws[-1]) if levels.total else None,
+        "past": blur_past(level),
+    }
 
 
 def _described(noise: NoiseLaw) -> dict[str, Any]:

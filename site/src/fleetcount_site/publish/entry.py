@@ -12,8 +12,9 @@ from typing import Any, Final
 
 import numpy as np
 from fleetcount_analysis.answers import QuestionTable
+from fleetcount_analysis.answers.levels import joins_total
 from fleetcount_analysis.answers.places import DEGREES, Places
-from fleetcount_mechanisms.noise import NoiseLaw
+from numpy.typing import NDArray
 
 from fleetcount_site.publish.count_law import law_of
 
@@ -46,7 +47,8 @@ class WindowEntry:
 class Entry:
     """One question, or one release as a question of one window, with everything its pages show.
 
-    Every number of `table`, and of `total` where the releases have one, is read alone, as in the signed records.
+    Every number of `table`, and of `total` where the releases have one, is read alone, as in the signed records;
+    `joined` has the same windows with all that was opened beside the cells, with which a page joins sums.
 
     `slug` is the name of its folder, `plain` the privacy statement in plain sentences, `statement` one line per
     adversary; `windows` are in the order of the table's rows. `every_s` is 0 for a single release. `keys` are the
@@ -67,6 +69,7 @@ class Entry:
     every_s: int
     keys: Mapping[str, Sequence[PinnedKey]] | None
     downloads: Mapping[str, str]
+    joined: QuestionTable = field(repr=False)
     total: QuestionTable | None = field(default=None, repr=False)
     streets: Sequence[Sequence[tuple[float, float]]] = field(default=(), repr=False)
     attribution: str = ""
@@ -91,13 +94,12 @@ def question_script(entry: Entry) -> str:
     value: dict[str, Any] = {
         "title": entry.title,
         "level": entry.level,
-        "law": law_of(table.design, table.level, _joined_with(entry)),
+        "law": law_of(entry.joined.design, table.level),
         "labels": list(table.labels),
         "windows": [[one.index, one.opens, one.released_at] for one in entry.windows],
         "units": table.units.tolist(),
         "totals": _totals(entry.total),
         "whole": "" if entry.total is None else entry.total.labels[0].capitalize(),
-        "added": [] if entry.total is None else table.raw.sum(axis=1).tolist(),
         "missing": _runs(table.missing),
         "first": entry.first,
         "every": entry.every_s,
@@ -123,9 +125,23 @@ def _totals(table: QuestionTable | None) -> list[tuple[int, float, int, int]]:
     return list(zip(*(column[:, 0].tolist() for column in columns), strict=True))
 
 
-def _joined_with(entry: Entry) -> NoiseLaw | None:
-    """Return the noise of the total that sums of cells are joined with; of sets, which add up to more, none."""
-    return None if entry.total is None or entry.several else entry.total.design.noise
+def excess_script(table: QuestionTable) -> Iterator[tuple[str, str]]:
+    """Yield (name, script) of what margins and total have more than their cells together; none of other releases.
+
+    There is a row for each window, of the numbers of every margin and then the total.
+    """
+    if joins_total(table.design):
+        yield "excess", _packed_script("excess", _excess(table).tolist())
+
+
+def _excess(table: QuestionTable) -> NDArray[np.int64]:
+    levels = table.design.levels
+    cells = table.raw.reshape(-1, *levels.margins)
+    axes = range(1, cells.ndim)
+    sums = [cells.sum(axis=tuple(one for one in axes if one != kept)) for kept in axes]
+    if levels.total:
+        sums.append(table.raw.sum(axis=1, keepdims=True))
+    return np.asarray(table.outputs[:, levels.values :] - np.concatenate(sums, axis=1), dtype=np.int64)
 
 
 def number_scripts(table: QuestionTable) -> Iterator[tuple[str, str]]:

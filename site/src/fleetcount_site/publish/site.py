@@ -11,7 +11,14 @@ from itertools import chain
 from pathlib import Path
 
 from fleetcount_site.pages import ASSETS, assets
-from fleetcount_site.publish.entry import Entry, line_scripts, number_scripts, question_script, record_script
+from fleetcount_site.publish.entry import (
+    Entry,
+    excess_script,
+    line_scripts,
+    number_scripts,
+    question_script,
+    record_script,
+)
 from fleetcount_site.publish.feeds import atom_feed, json_feed
 from fleetcount_site.publish.texts import index_page, question_page, release_page
 
@@ -37,7 +44,7 @@ def write_entry(folder: Path, entry: Entry, address: str = "") -> None:
     data.mkdir(parents=True, exist_ok=True)
     _write(data / "question.js", question_script(entry))
     lines = () if entry.single else line_scripts(entry.table)
-    for name, script in chain(number_scripts(entry.table), lines):
+    for name, script in chain(number_scripts(entry.table), lines, excess_script(entry.joined)):
         _write(data / f"{name}.js", script)
     _write(folder / "index.html", question_page(entry))
     _write(folder / "release.html", release_page(entry))

@@ -18,7 +18,7 @@ _NO_SCRIPT: Final = (
     "The files below hold the same numbers.</p></noscript>"
 )
 _TOGETHER: Final = '<p id="together"></p>\n'
-"""Where a page says how many devices are in all cells together, or have any of a set, by the total that was opened."""
+"""Where a page says how many devices are in all cells together, of sets how many told any, by the opened total."""
 _SEVERAL: Final = """<p id="several">Each number counts the vehicles that told this cell. A vehicle may tell several at
 once and then counts in each: their sum is no number of vehicles.</p>"""
 _WHOLE_REPORTS: Final = (

@@ -55,6 +55,9 @@
     return { kind: "numbers", values, label, coarser, larger, low, high, unit, outside };
   }
 
+  /* What the total of a domain is called: the number of vehicles that told any of several is no total. */
+  const totalLabel = (domain) => (domain.most > 1 ? "told any" : "total");
+
   function readCategories(reader, most) {
     const names = Array.from({ length: reader.count(2, 1, MOST_VALUES) }, () => reader.text(1, 200));
     require(new Set(names).size === names.length, "category names must be distinct");
@@ -253,5 +256,6 @@
   }
 
   fleetcount.readDomain = readDomain;
+  fleetcount.totalLabel = totalLabel;
   fleetcount.checkSignal = checkSignal;
 })((window.fleetcount = window.fleetcount || {}));

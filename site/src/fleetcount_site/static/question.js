@@ -111,7 +111,7 @@
       shown(now.raw[place]);
   }
 
-  /* All cells together, or the vehicles with any of a set, by the total that was opened with noise of its own. */
+  /* All cells together, of sets the vehicles that told any, by the total that was opened with noise of its own. */
   function showTogether() {
     if (!question.totals.length) return;
     const [raw, estimate, low, high] = question.totals[row];
@@ -212,10 +212,11 @@
 
   const plus = (numbers) => numbers.reduce((sum, one) => sum + one, 0);
 
-  /* A region's opened numbers added up over windows, by their rows; beside a total with all cells and the totals. */
+  /* A region's opened numbers added up over windows, by their rows; with what was opened beside the cells. */
   function opened(value, rows) {
-    if (!question.law.total) return value;
-    return { value, all: plus(rows.map((one) => question.added[one])), total: plus(rows.map((one) => question.totals[one][0])) };
+    if (!question.law.joined) return value;
+    const excess = question.excess[0].map((_, place) => plus(rows.map((one) => question.excess[one][place])));
+    return { value, chosen: region, excess };
   }
 
   function sumText(value, rows, together, what) {
@@ -285,6 +286,14 @@
     );
   }
 
+  /* Whether what sums are joined with is that of a signed record, whose margins stand behind its cells. */
+  function joinedWith(record, excess) {
+    const raw = record.cells.map((cell) => Number(cell.raw)),
+      { law, labels } = question;
+    const above = law.joined.shape.length ? raw.slice(labels.length) : raw.slice(-1);
+    return fleetcount.excessOf(law.joined, raw.slice(0, labels.length), above).every((one, at) => one === excess[at]);
+  }
+
   async function verify() {
     const state = at("verdict"),
       [index] = question.windows[row];
@@ -303,6 +312,7 @@
         const [raw, , low, high] = question.totals[place];
         same = same && signed(record.cells.length - 1, { raw: [raw], low: [low], high: [high] }, 0);
       }
+      if (question.law.joined) same = same && joinedWith(record, question.excess[place]);
       if (question.windows.length > 1) {
         const value = picked;
         const { columns, places } = (await history([value]))(value);
@@ -375,6 +385,7 @@
 
   async function start() {
     Object.assign(question, await fleetcount.load("question", "data/question.js"));
+    if (question.law.joined) question.excess = await fleetcount.load("excess", "data/excess.js");
     question.times = timeline();
     row = question.windows.length - 1;
     const slider = at("slider");

@@ -52,7 +52,7 @@
         at -= above.values;
       }
     }
-    return "total";
+    return fleetcount.totalLabel(domain);
   }
 
   function readCell(reader, window, value) {

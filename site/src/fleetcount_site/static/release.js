@@ -37,7 +37,8 @@
   function levelText(domain, { kind, side, dimension }) {
     if (side) return domain.larger(side);
     if (dimension) return "the margin of " + domain.signals[dimension - 1];
-    return kind === "weighted" ? "the weighted sum" : "the total";
+    if (kind === "weighted") return "the weighted sum";
+    return (domain.most > 1 ? "the number that " : "the ") + fleetcount.totalLabel(domain);
   }
 
   function answerText({ mode, mechanism }) {

@@ -147,9 +147,11 @@
     );
   }
 
-  /* A combination of noises: parts [weight, noise, its variance], of sums of as many draws as there are. */
-  const spreadOf = (parts) => Math.sqrt(parts.reduce((sum, [weight, , variance]) => sum + weight ** 2 * variance, 0));
-  const farthest = (parts, logTail) => Math.max(...parts.map(([weight, noise]) => weight * noise.reach(logTail)));
+  /* A combination of noises: parts [weight, how often, noise, its variance]; those of most variance first. */
+  const varianceOf = ([weight, often, , variance]) => often * weight ** 2 * variance;
+  const spreadOf = (parts) => Math.sqrt(parts.reduce((sum, one) => sum + varianceOf(one), 0));
+  const farthest = (parts, logTail) =>
+    parts.reduce((most, [weight, , noise]) => Math.max(most, weight * noise.reach(logTail)), 0);
 
   /* The waves of a combination at the multiples of an angle from `first` on, each `by` further: [multiple, height] of
    * those whose logarithm is above a limit, `rest` being what is added to it. */
@@ -157,9 +159,9 @@
     const kept = [];
     for (let one = first; one < last; one += by) {
       let height = rest(one * turn, one);
-      for (const [weight, noise] of parts) {
+      for (const [weight, often, noise] of parts) {
         if (height <= limit) break;
-        height += noise.logCharacteristic(weight * one * turn);
+        height += often * noise.logCharacteristic(weight * one * turn);
       }
       if (height > limit) kept.push([one, height]);
     }
@@ -229,24 +231,67 @@
     return endsOf(law, value, tail, (n) => chance(n, asked(1), 1), (n) => chance(n, asked(-1), -1));
   }
 
-  /* What a released sum holds by the total: its estimate in the sample, and the noises in that. */
-  function joinedWith(law, sum, cells, windows) {
-    const { total } = law,
-      taken = cells * total.share,
-      size = (weight) => Math.round(Math.abs(weight) * 1e9) / 1e9;
-    const part = (weight, noise, draws) => {
-      const terms = law.aggregators * draws;
-      return [size(weight), NOISES[noise.kind](noise, terms), terms * noise.variance];
+  const plus = (numbers) => numbers.reduce((sum, one) => sum + one, 0);
+
+  /* In which place of a dimension of a table a cell lies, all from 0; the first dimension varies slowest. */
+  function placeIn(shape, dimension, cell) {
+    const below = shape.slice(dimension + 1).reduce((product, size) => product * size, 1);
+    return Math.floor(cell / below) % shape[dimension];
+  }
+
+  /* By how much each margin and the total exceed their cells together: `cells` and `above` are opened numbers, in the
+   * order of a release. Margins come first, the total last. */
+  function excessOf(joined, cells, above) {
+    const sums = joined.shape.map((size) => new Array(size).fill(0));
+    for (const [dimension, sum] of sums.entries()) {
+      for (const [cell, one] of cells.entries()) sum[placeIn(joined.shape, dimension, cell)] += one;
+    }
+    if (joined.total) sums.push([plus(cells)]);
+    return sums.flat().map((sum, place) => above[place] - sum);
+  }
+
+  /* The least-squares estimate of a sum of cells, as MarginJoin of margins.py has it: how much every cell, every number
+   * of a margin and the total weigh in it. With precisions 1/s of a cell, a sum is x = C g, g being 1 in its cells. */
+  function weightsOf(law, chosen) {
+    const { cells: values, shape, margins, total } = law.joined,
+      own = law.noise.variance,
+      mean = chosen.length / values;
+    const parts = shape.map((size, dimension) => {
+      const part = new Array(size).fill(-mean);
+      for (const value of chosen) part[placeIn(shape, dimension, value - 1)] += size / values;
+      return part;
+    });
+    const seen = shape.map((size, dimension) => values / size / margins[dimension].variance),
+      spreads = seen.map((one) => 1 / (1 / own + one));
+    const whole = 1 / (1 / own + plus(seen) + (total ? values / total.variance : 0));
+    const inside = new Set(chosen);
+    const cells = Array.from({ length: values }, (_, cell) => {
+      const moved = parts.map((part, dimension) => part[placeIn(shape, dimension, cell)] * (spreads[dimension] - own));
+      return ((inside.has(cell + 1) ? own : 0) + plus(moved) + mean * (whole - own)) / own;
+    });
+    const above = parts.map((part, dimension) =>
+      part.map((one) => seen[dimension] * (one * spreads[dimension] + mean * whole)),
+    );
+    return { cells, margins: above, total: total ? [(values * mean * whole) / total.variance] : [] };
+  }
+
+  /* The noises of some windows' opened numbers with these weights, each distinct one once: half_widths.combined. */
+  function combined(law, weights, windows) {
+    const found = [];
+    const add = (numbers, noise) => {
+      const sizes = new Map(),
+        variance = law.aggregators * noise.variance;
+      for (const one of numbers) {
+        const size = Math.round(Math.abs(one) * 1e9) / 1e9;
+        sizes.set(size, (sizes.get(size) || 0) + windows);
+      }
+      const sum = NOISES[noise.kind](noise, law.aggregators);
+      for (const [size, often] of sizes) if (size > 0 && variance > 0) found.push([size, often, sum, variance]);
     };
-    const parts = [
-      part(1 - taken, law.noise, cells * windows),
-      part(taken, law.noise, (total.cells - cells) * windows),
-      part(taken, total.noise, windows),
-    ];
-    return {
-      value: sum.value + taken * (sum.total - sum.all),
-      parts: parts.filter(([weight, , variance]) => weight > 0 && variance > 0),
-    };
+    add(weights.cells, law.noise);
+    weights.margins.forEach((numbers, dimension) => add(numbers, law.joined.margins[dimension]));
+    if (law.joined.total) add(weights.total, law.joined.total);
+    return found.sort((one, other) => varianceOf(other) - varianceOf(one));
   }
 
   /* log Gamma for arguments of 1 and more: Stirling's series, shifted to where it has sixteen digits. */
@@ -286,18 +331,19 @@
   /**
    * Return {estimate, low, high} of a sum of published counts, devices counted once in every window.
    *
-   * law       {aggregators, noise: {kind, parameter, up, mean, variance}, rate, weight, level, total}: what each
+   * law       {aggregators, noise: {kind, parameter, up, mean, variance}, rate, weight, level, joined}: what each
    *           aggregator added to each number; rate the sampling rate, 1 if devices answer the truth; level such as
-   *           0.95; total is null, or {noise, share, cells, past} of a total of all cells that was opened beside them
-   * value     the opened numbers added up, or with a total {value, all, total}: those of the region, of all cells, and
-   *           the opened totals; cells, windows how many of each; together how many of the windows share one toss of a
-   *           device's coin
+   *           0.95; joined is null, or {cells, shape, margins, total, past} of a table's margins and a total, the noise
+   *           of each, that were opened beside the cells
+   * value     the opened numbers added up; where they are joined {value, chosen, excess}: those of the chosen cells,
+   *           which these are, from 1 on, and what excessOf gives, added up over the windows
+   * cells, windows  how many of each; together how many of the windows share one toss of a device's coin
    *
    * Throws TooLargeError where the law is too wide, and where answers are randomized, whose law is another.
    */
   function sumInterval(law, value, cells, windows, together) {
     if (law.responses) throw new TooLargeError("sums of randomized answers are not computed in a page");
-    if (law.total) return joinedInterval(law, value, cells, windows, together);
+    if (law.joined) return joinedInterval(law, value, windows, together);
     if (Math.abs(value) > LARGEST_COUNT) throw new TooLargeError("a sum beyond 10^12");
     const terms = law.aggregators * cells * windows,
       tail = (1 - law.level) / 2;
@@ -318,11 +364,25 @@
     return { estimate, low: Math.max(0, low), high: Math.max(0, high) };
   }
 
-  function joinedInterval(law, sum, cells, windows, together) {
-    const { value, parts } = joinedWith(law, sum, cells, windows);
+  /* The half width of the last sum that was asked for: it is the same in every window. */
+  let kept = { of: "" };
+
+  function keptWidth(law, parts, chosen, windows) {
+    const of = [...chosen].sort((one, other) => one - other).join(",") + " " + windows;
+    if (kept.law !== law || kept.of !== of) kept = { law, of, reach: halfWidth(parts, law.level, law.joined.past) };
+    return kept.reach;
+  }
+
+  function joinedInterval(law, sum, windows, together) {
+    const weights = weightsOf(law, sum.chosen),
+      parts = combined(law, weights, windows);
+    const value = [...weights.margins.flat(), ...weights.total].reduce(
+      (found, weight, place) => found + weight * sum.excess[place],
+      sum.value,
+    );
     let low, high;
     if (law.rate === 1) {
-      const reach = halfWidth(parts, law.level, law.total.past),
+      const reach = keptWidth(law, parts, sum.chosen, windows),
         middle = Math.round(value);
       [low, high] = [Math.min(Math.ceil(value - reach), middle), Math.max(Math.floor(value + reach), middle)];
     } else {
@@ -331,5 +391,5 @@
     return { estimate: value / law.weight, low: Math.max(0, low), high: Math.max(0, high) };
   }
 
-  Object.assign(fleetcount, { sumInterval, TooLargeError });
+  Object.assign(fleetcount, { sumInterval, excessOf, TooLargeError });
 })((window.fleetcount = window.fleetcount || {}));

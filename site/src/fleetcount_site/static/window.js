@@ -70,6 +70,7 @@
       require(between(keep, least, ONE), "keep is " + keep + ", allowed: " + least + " < keep < 1");
       return { kind: "k-ary", mode: "response", hit: keep, miss: ONE.minus(keep).times(Fraction.of(1, values)) };
     },
+    8: (reader) => ({ mode: "response", ...readFlip(reader, "unary"), hit: HALF }),
   };
 
   /* One bit a value, each wrong one way or both: the channel is that of the values that tell least. */
@@ -195,7 +196,8 @@
       return 1;
     }
     require(domain.values > 1 && kind !== "one-sided", "a total of one value, or of one-sided counts");
-    require(!(domain.names || []).includes("total"), "a total is asked beside a category 'total'");
+    const label = fleetcount.totalLabel(domain);
+    require(!(domain.names || []).includes(label), "a total is asked beside a category '" + label + "'");
     return 1;
   }
 
