@@ -10,12 +10,13 @@ from fleetcount_protocol.vdaf.prio3 import (
     Prio3,
     first_instalments,
     prio3_bits,
+    prio3_multihot,
     prio3_one_hot,
     prio3_two_round,
     second_instalments,
 )
 from fleetcount_protocol.vdaf.verifier import ReportToVerify, ScalarVerifier
-from rows import Row, best_s, report
+from rows import Row, best_cpu_s, best_s, report
 
 CTX = b"FCT1" + bytes(32)
 KEY = os.urandom(32)
@@ -68,8 +69,33 @@ def time_device(length: int, shares: int, limit_ms: float | None = None) -> None
     row(f"device, both rounds, L = {length:,}, k = {shares}", best_s(answer), limit_ms)
 
 
+def time_set(values: int, most: int) -> None:
+    """Time the report of a set of `most` values beside that of a single one of as many values."""
+
+    def shard_s(prio3: Prio3, measurement: object) -> float:
+        nonce, rand = os.urandom(prio3.nonce_size), os.urandom(prio3.rand_size)
+        return best_cpu_s(lambda: prio3.shard(CTX, measurement, nonce, rand))
+
+    bits = [int(value < most) for value in range(values)]
+    ours, count = shard_s(prio3_multihot(values, most, 2), bits), shard_s(prio3_one_hot(values + 1, 2), 1)
+    report(
+        Row(
+            path=f"plain Python: device, a set of at most {most} of {values:,}, k = 2",
+            ours=1e3 * ours,
+            unit="ms",
+            peer="a single one of as many values",
+            peer_value=1e3 * count,
+            ratio=ours / count,
+            aim=1.2,
+            larger_is_better=False,
+        )
+    )
+
+
 def main() -> None:
     """Report every figure."""
+    for values, most in ((64, 3), (256, 3), (1024, 3), (1024, 8), (1024, 64)):
+        time_set(values, most)
     time_device(65, 2)
     time_device(1000, 2, 5.0)
     time_device(1000, 5)

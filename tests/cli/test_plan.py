@@ -95,6 +95,9 @@ def test_a_plan_shows_when_a_limit_on_what_a_record_tells_would_refuse_it(fleetc
     assert "0.99 no typical record" in fleetcount(*GOOD, "--largest-posterior", "0.99").out.splitlines()[-1]
     assert "allowed: without --windows" in fleetcount(*GOOD, "--largest-posterior", "0.9", "--windows", "9").error_line
     assert "--largest-posterior" in fleetcount(*GOOD, "--largest-posterior", "1").error_line
+    direct_to_four = ["plan", "--devices", "2000", "--values", "4", "--mechanism", "direct", "--epsilon", "1"]
+    for rows in (("--at-once", "2"), ("--cross", "2,2"), ("--show", "mean")):
+        assert 20 < size(fleetcount(*direct_to_four, *rows, "--largest-posterior", "0.9").out.splitlines()[-1]) < 500
 
 
 def test_the_interval_of_a_plan_is_the_exact_one() -> None:

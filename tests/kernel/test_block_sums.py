@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,21 @@ def test_every_extreme_entry_with_every_extreme_power(run: Callable[..., None], 
         powers = rows_of([POWERS[turn:] + POWERS[:turn]] * (2 * count))
 
         assert sums(run, entries, powers) == exact(entries, powers)
+
+
+@compiled
+def written(rows: Words) -> None:
+    """Write the table of the numbers in the first two rows behind them."""
+    for index in range(2):
+        ways.write_power(rows, 2 + ways.POWER_ROWS * index, load(rows, index))
+
+
+def test_a_table_of_constants_is_that_which_compiled_code_writes() -> None:
+    for first, second in pairwise(POWERS):
+        rows = np.zeros((2 + 2 * ways.POWER_ROWS, WIDTH), dtype=np.uint64)
+        rows[:2] = [[first], [second]]
+        written(rows)
+        assert rows[2:, 0].tolist() == ways.power_rows([first, second])
 
 
 @pytest.mark.parametrize("run", BOTH)

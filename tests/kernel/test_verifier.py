@@ -22,6 +22,7 @@ from fleetcount_protocol.errors import RejectReason, UsageError
 from fleetcount_protocol.vdaf.field import FIELD64, XofTurboShake128, domain_separation_tag
 from fleetcount_protocol.vdaf.prio3 import (
     Prio3,
+    bits_chunk_length,
     prio3_bits,
     prio3_multihot,
     prio3_one_hot,
@@ -91,6 +92,7 @@ ALGORITHMS = [
     prio3_sum_vec_with_multiproof(7, 1, 7, 2),
     prio3_sum_vec_with_multiproof(7, 1, 1, 2),
     prio3_sum_vec_with_multiproof(7, 1, 20, 2, proofs=2),
+    prio3_sum_vec_with_multiproof(63, 1, 1, 2),
     prio3_multihot(1, 1, 2),
     prio3_multihot(6, 1, 3),
     prio3_multihot(6, 6, 2),
@@ -111,6 +113,13 @@ def test_honest_reports_give_the_twins_bytes_at_every_aggregator(prio3: Prio3) -
         assert_same(verifier, batch)
         assert verifier.sum_outputs(batch) == ScalarBatchVerifier(verifier.setting).sum_outputs(batch)
         assert verifier.verify(batch).reasons == bytes(11)
+
+
+def test_every_window_has_few_enough_calls_and_an_algorithm_with_more_is_refused() -> None:
+    # Bits of 4,096 values, and of a set of up to all of them the bits of their number, two more and the product.
+    assert max(-(-bits // bits_chunk_length(bits)) for bits in range(1, 4096 + 15)) == 63
+    with pytest.raises(UsageError, match="no compiled verification"):
+        new_plan(prio3_sum_vec_with_multiproof(64, 1, 1, 2), 0, CTX, bytes(32))
 
 
 @pytest.mark.parametrize("count", [0, 1, 7, 8, 9, 16, 23])

@@ -13,6 +13,7 @@ It needs two of them for each half and power, while exact sums of all digits wou
 Compiled code only.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -47,6 +48,14 @@ _ZERO: Final = np.uint64(0)
 
 POWER_ROWS: Final = 1 if HAS_MULTIPLY_ADD else _LIMBS
 """Rows of a power in the table."""
+
+
+def power_rows(powers: Sequence[int]) -> list[int]:
+    """Return the words of the rows in which `write_power` puts these numbers, for a table of constants."""
+    if HAS_MULTIPLY_ADD:
+        return list(powers)
+    limb = int(_LIMB)
+    return [power >> _LIMB_BITS * place & limb for power in powers for place in range(_LIMBS)]
 
 
 @compiled

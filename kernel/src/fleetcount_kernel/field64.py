@@ -106,15 +106,6 @@ def _digits(a: Lanes, b: Lanes, c: Lanes) -> tuple[Lanes, Lanes, Lanes]:
 
 
 @compiled
-def inner_product(rows: Words, left: int, right: int, count: int) -> Lanes:
-    """Return the sum of the products of rows `left` and on with rows `right` and on, `count` of each."""
-    total = splat(_ZERO)
-    for index in range(count):
-        total = add(total, multiply(load(rows, left + index), load(rows, right + index)))
-    return total
-
-
-@compiled
 def power_of_two_power(base: Lanes, exponent: int) -> Lanes:
     """Return base**exponent for an exponent that is a power of two."""
     while exponent > 1:

@@ -16,7 +16,7 @@ from fleetcount_protocol.vdaf.circuits import BitVector, Multihot, OneHot, SumVe
 from fleetcount_protocol.vdaf.field import FIELD64, SEED_SIZE, domain_separation_tag, evaluation_domain
 from fleetcount_protocol.vdaf.prio3 import Prio3
 
-from fleetcount_kernel.block_sums import LARGEST_SUM, POWER_ROWS
+from fleetcount_kernel.block_sums import LARGEST_SUM, POWER_ROWS, power_rows
 from fleetcount_kernel.power_sums import TABLE_ROWS, block_length
 from fleetcount_kernel.simd import WIDTH, Words
 from fleetcount_kernel.sponge import STATE_ROWS
@@ -42,7 +42,8 @@ class Plan(NamedTuple):
     at `rest_weights_at`; their sum is kept in the row behind the measurement, and zeros fill the calls. `measurement`
     and `outputs` are lengths of a report, `proof`, `joint`, `query` and `verifier` of one proof. `block` is the
     number of small steps (`power_sums`). A head is the constant beginning of a hashed message. Rows at `last_value_at`
-    are the weights of the gadget polynomial's last value in terms of the others. The row at `rejected_from_at` is p: a
+    are the weights of the gadget polynomial's last value in terms of the others, as `write_power` has them; `turn` is
+    1/w, w the root of unity of its nodes. The row at `rejected_from_at` is p: a
     report with a stream word of at least that is left to the scalar verifier. The rows at `twists_at` and those from
     `stream_at` to `powers_at` are for sharding only, which a benchmark does (benchmarks/batch_sharding.py).
     """
@@ -84,8 +85,8 @@ class Plan(NamedTuple):
     shares_inverse_at: int
     wire_nodes_at: int
     wire_inverse_at: int
-    gadget_nodes_at: int
-    gadget_inverse_at: int
+    half_at: int
+    turn_at: int
     last_value_at: int
     rest_weights_at: int
     twists_at: int
@@ -98,6 +99,7 @@ class Plan(NamedTuple):
     table_at: int
     wire_weights_at: int
     gadget_weights_at: int
+    gadget_table_at: int
     stream_at: int
     parts_at: int
     prove_at: int
@@ -107,15 +109,13 @@ class Plan(NamedTuple):
 
 
 def covers(prio3: Prio3) -> bool:
-    """Return whether compiled code exists for the algorithm: the circuits of windows, over Field64."""
+    """Return whether compiled code exists for the algorithm: circuits of windows over Field64, of 63 calls at most."""
     circuit = prio3.circuit
-    if prio3.field != FIELD64:
+    if prio3.field != FIELD64 or prio3.flp.gadget_length > LARGEST_SUM:
         return False
     if isinstance(circuit, SumVec):
         return circuit.bits == 1
-    if isinstance(circuit, Multihot):
-        return circuit.gadget_calls <= LARGEST_SUM
-    return isinstance(circuit, TwoRoundOneHot | OneHot)
+    return isinstance(circuit, TwoRoundOneHot | OneHot | Multihot)
 
 
 class Layout:
@@ -231,11 +231,12 @@ def _place_constants(layout: Layout, prio3: Prio3, rejected_from: int) -> None:
     layout.constant("shares_inverse", [FIELD64.inverse(prio3.shares)])
     layout.constant("wire_nodes", wires.nodes)
     layout.constant("wire_inverse", [wires.size_inverse])
-    layout.constant("gadget_nodes", gadget.nodes)
-    layout.constant("gadget_inverse", [gadget.size_inverse])
+    layout.constant("half", [FIELD64.inverse(2)])
+    layout.constant("turn", [gadget.nodes[-1]])
     # The gadget polynomial has degree below size - 1: its top coefficient, (1/size) sum of value times node, is zero.
     last_inverse = FIELD64.inverse(gadget.nodes[-1])
-    layout.constant("last_value", [-node * last_inverse % FIELD64.modulus for node in gadget.nodes[:-1]])
+    last_value = [-node * last_inverse % FIELD64.modulus for node in gadget.nodes[:-1]]
+    layout.constant("last_value", power_rows(last_value))
     layout.constant("rest_weights", _rest_weights(prio3))
     layout.constant("twists", _twists(gadget.nodes[: wires.size], wires.size_inverse))
 
@@ -262,7 +263,8 @@ def _place_working_rows(layout: Layout, prio3: Prio3, *, sharding: bool) -> None
     layout.working("verifiers", flp.verifier_length)
     layout.working("table", max(TABLE_ROWS, 2 * POWER_ROWS * circuit.gadget_calls if filled else 0))
     layout.working("wire_weights", flp.wire_length)
-    layout.working("gadget_weights", 2 * flp.wire_length)
+    layout.working("gadget_weights", flp.wire_length)
+    layout.working("gadget_table", POWER_ROWS * 2 * flp.wire_length)
     for name, count in (
         ("stream", max(circuit.measurement_length, flp.proof_length * proofs)),
         ("parts", SEED_SIZE // _WORD_BYTES * prio3.shares),

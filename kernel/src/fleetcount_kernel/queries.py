@@ -10,7 +10,7 @@ import numpy as np
 
 from fleetcount_kernel.block_sums import POWER_ROWS, block_sums, write_power
 from fleetcount_kernel.compiling import compiled
-from fleetcount_kernel.field64 import add, inner_product, lagrange_coefficients, multiply, subtract
+from fleetcount_kernel.field64 import add, lagrange_coefficients, multiply, power_of_two_power, subtract
 from fleetcount_kernel.plan import Plan
 from fleetcount_kernel.power_sums import power_sums, write_powers
 from fleetcount_kernel.simd import Lanes, Words, load, splat, store
@@ -165,11 +165,23 @@ def _forms(plan: Plan, proof: int, rows: Words) -> tuple[Lanes, Lanes, Lanes, La
 
 @compiled
 def _weigh_point(plan: Plan, proof: int, rows: Words) -> None:
-    """Write the weights that give the wire and gadget polynomials at the query point from their values."""
-    point = load(rows, plan.query_at + plan.query * (proof + 1) - 1)
-    inverse, twice_inverse = load(rows, plan.wire_inverse_at), load(rows, plan.gadget_inverse_at)
-    lagrange_coefficients(rows, point, plan.wire_nodes_at, plan.wire_nodes, inverse, plan.wire_weights_at)
-    lagrange_coefficients(rows, point, plan.gadget_nodes_at, 2 * plan.wire_nodes, twice_inverse, plan.gadget_weights_at)
+    """Write the weights that give the wire and gadget polynomials at the query point t from their values.
+
+    With P nodes of the wires and w the root of order 2P, every second node of the gadget is one of theirs and has their
+    weight times (1 + t**P)/2; the others have the wires' weights at t/w times (1 - t**P)/2.
+    """
+    point, nodes = load(rows, plan.query_at + plan.query * (proof + 1) - 1), plan.wire_nodes
+    inverse, one = load(rows, plan.wire_inverse_at), splat(_ONE)
+    lagrange_coefficients(rows, point, plan.wire_nodes_at, nodes, inverse, plan.wire_weights_at)
+    top = power_of_two_power(point, nodes)
+    half = load(rows, plan.half_at)
+    even, odd = multiply(add(one, top), half), multiply(subtract(one, top), half)
+    turned, scale = multiply(point, load(rows, plan.turn_at)), multiply(odd, inverse)
+    lagrange_coefficients(rows, turned, plan.wire_nodes_at, nodes, scale, plan.gadget_weights_at)
+    for index in range(nodes):
+        row = plan.gadget_table_at + POWER_ROWS * 2 * index
+        write_power(rows, row, multiply(even, load(rows, plan.wire_weights_at + index)))
+        write_power(rows, row + POWER_ROWS, load(rows, plan.gadget_weights_at + index))
 
 
 @compiled
@@ -185,6 +197,5 @@ def _gadget_at_point(plan: Plan, values: int, rows: Words) -> Lanes:
     The proof omits the last value, which follows from the others because the degree is too small by one.
     """
     count = 2 * plan.wire_nodes - 1
-    last = inner_product(rows, plan.last_value_at, values, count)
-    known = inner_product(rows, plan.gadget_weights_at, values, count)
-    return add(known, multiply(load(rows, plan.gadget_weights_at + count), last))
+    known, last = block_sums(rows, values, count, plan.gadget_table_at, plan.last_value_at, 1)
+    return add(known, multiply(load(rows, plan.gadget_weights_at + plan.wire_nodes - 1), last))

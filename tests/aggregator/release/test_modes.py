@@ -153,7 +153,7 @@ async def test_sets_are_counted_by_category_and_by_holders_and_a_set_too_large_i
     record = await release(network, window)
 
     assert [cell.raw for cell in record.cells] == [2, 2, 0, 1, 3][: 4 + total]
-    assert [cell.label for cell in record.cells] == [*domain.names, "total"][: 4 + total]
+    assert [cell.label for cell in record.cells] == [*domain.names, "told any"][: 4 + total]
     assert await network.core(0).context.store.read(read_rejections, window.window_id) == {
         RejectReason.INVALID_PROOF: 1
     }

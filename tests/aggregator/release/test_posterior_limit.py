@@ -12,10 +12,13 @@ from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.release.chain import MissingWindow
 from fleetcount_protocol.release.record import decode_record
-from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
-from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.window.domain import Bins, Categories, Numbers, ValueDomain
+from fleetcount_protocol.window.fields import CoarserLevel, LevelKind, Mode, Release, ReleaseKind
+from fleetcount_protocol.window.window import Window, prio3_for
 
+from tests.aggregator.release.test_modes import answer_whole
 from tests.support.aggregators import START, Network, TestDevice
+from tests.support.protocol_samples import crossed
 
 SCHEDULE = Schedule(first=START + 120, every_s=60, windows=3, round_one_s=10, round_two_s=0, expiry_s=86_400)
 RELEASE = Release(kind=ReleaseKind.ONE_SIDED, noise_epsilon=Fraction(1), level=Fraction(19, 20), thresholds=(3, 3))
@@ -86,3 +89,51 @@ async def test_two_windows_together_may_tell_what_neither_does() -> None:
 
     assert states(network, first) == {WindowState.RELEASED}
     assert states(network, second) == {WindowState.ABORTED}
+
+
+CODES = Categories(names=("P0301", "P0420", "U0100", "B1000"), most=2)
+SPEEDS, COLOURS = Bins(edges=(Fraction(0), Fraction(30), Fraction(60)), open_above=False, unit="km/h"), ("red", "blue")
+TABLE = crossed(SPEEDS, Categories(names=COLOURS))
+POINTS = Numbers(low=Fraction(0), high=Fraction(70), values=8, unit="km/h")
+
+
+def beside(*levels: CoarserLevel) -> Release:
+    return Release(
+        kind=ReleaseKind.GEOMETRIC, noise_epsilon=Fraction(1, 2), level=Fraction(19, 20), coarser=tuple(levels)
+    )
+
+
+HALF = Fraction(1, 2)
+MARGINS = beside(*(CoarserLevel(kind=LevelKind.MARGIN, number=one, noise=HALF) for one in (1, 2)))
+MEAN = beside(CoarserLevel(kind=LevelKind.WEIGHTED, noise=Fraction(1, 14)))
+HOLDERS = beside(CoarserLevel(kind=LevelKind.TOTAL, noise=Fraction(1)))
+
+
+@pytest.mark.parametrize(
+    ("domain", "asked", "even", "telling", "limit"),
+    [
+        (CODES, HOLDERS, [(1, 1, 0, 0), (0, 0, 1, 1)] * 4, [(0, 1, 0, 0)] * 8, Fraction(6, 10)),
+        (TABLE, MARGINS, [1, 2, 3, 4] * 2, [1, 1, 2, 2] * 2, Fraction(7, 10)),
+        (POINTS, MEAN, [1, 2, 3, 4, 5, 6, 7, 8], [8] * 8, Fraction(3, 10)),
+    ],
+    ids=["sets", "margins", "mean"],
+)
+async def test_sets_margins_and_means_are_signed_below_the_limit_and_not_above(
+    domain: ValueDomain, asked: Release, even: list[object], telling: list[object], limit: Fraction
+) -> None:
+    for truths, state in ((even, WindowState.RELEASED), (telling, WindowState.ABORTED)):
+        network = Network(2, limits=Limits(smallest_min_batch_size=2, largest_posterior=limit))
+        await network.start_all()
+        window = await network.ask(
+            domain=domain,
+            signal="Vehicle.Speed",
+            mode=Mode.DIRECT,
+            mechanism=None,
+            release=asked,
+            round_two_closes=network.window().round_one_closes,
+        )
+        circuit = prio3_for(window).circuit
+        await answer_whole(network, window, [circuit.encode(truth) for truth in truths])
+        await network.run_to_the_end(window)
+
+        assert states(network, window) == {state}

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_analysis.answers import disclosure
+from fleetcount_analysis.answers import shares
 from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told, smallest_refused
 from fleetcount_analysis.answers.metering import RatioAnswer, meter
 from fleetcount_analysis.channels import noise_sum
@@ -99,7 +99,7 @@ def test_counting_in_steps_changes_less_than_it_is_raised(
     noise: NoiseLaw, cells: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coarse = most_told(direct(3, noise), [OpenedWindow(cells=cells)])
-    monkeypatch.setattr(disclosure, "_MOST_STEPS", 1 << 12)
+    monkeypatch.setattr(shares, "_MOST_STEPS", 1 << 12)
     fine = most_told(direct(3, noise), [OpenedWindow(cells=cells)])
 
     assert coarse is not None

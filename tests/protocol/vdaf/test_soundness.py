@@ -5,6 +5,7 @@ The lemma and its proof sketch are in `fleetcount_protocol.vdaf.circuits`.
 
 from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 from itertools import product
 
 import pytest
@@ -259,6 +260,18 @@ def test_every_kind_of_invalid_set_is_refused_by_the_whole_protocol(encoded: lis
 
     assert prio3.circuit.encode([1, 1, 0, 0]) == [1, 1, 0, 0, 1, 1, 0]
     assert refused(prio3, encoded, 1)
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 64, 500, 1000, 2000, 4096])
+def test_a_set_is_as_hard_to_forge_as_a_count_of_as_many_values(length: int) -> None:
+    modulus = FIELD64.modulus
+    for most in {1, min(3, length), length}:
+        circuit = prio3_multihot(length, most, 2).circuit
+        assert isinstance(circuit, Multihot)
+        nodes = Flp(circuit).wire_length
+        bound = Fraction(circuit.checked_length + 1 + 2 * (nodes - 1), modulus - nodes)
+        assert bound**3 < Fraction(1, 2**150)
+        assert length < 4 or bound <= Fraction(2 * length + 7, modulus - 4)
 
 
 def test_more_proofs_make_a_lucky_pass_rarer() -> None:

@@ -313,14 +313,7 @@ def _largest_posterior(window: bytes, windows: tuple[_Numbers, ...]) -> float:
     from fleetcount_analysis.errors import AnalysisError
 
     design = decode_window(window).design
-    opened = [
-        OpenedWindow(
-            cells=cells[: design.values],
-            participants=participants,
-            total=cells[-1] if design.levels.total else None,
-        )
-        for cells, participants in windows
-    ]
+    opened = [OpenedWindow.of(design, numbers, participants) for numbers, participants in windows]
     try:
         return most_told(design, opened) or 0.0
     except AnalysisError:

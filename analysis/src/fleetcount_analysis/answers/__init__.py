@@ -2,10 +2,10 @@
 
 `table` has the released numbers; `combinations` is for sums that were fixed before the data were seen, `chosen` for
 cells selected by their numbers, `averages` for values that are numbers; `drill_down` reads walks and predicts them;
-`readings`, `smoothing`, `hierarchy` and `levels` are readings in addition to the raw numbers; `sides`, `metering` and
-`disclosure` are about what is proven and what can be inferred; `places` and `export` write files. The modules work on
-plain columns, without protocol types. The page for analysts is docs/answers.md. A module is loaded when one of its
-names is first used.
+`readings`, `smoothing`, `hierarchy` and `levels` are readings in addition to the raw numbers; `sides`, `metering`,
+`shares`, `disclosure` and `disclosed_rows` are about what is proven and what can be inferred; `places` and `export`
+write files. The modules work on plain columns, without protocol types. The page for analysts is docs/answers.md. A
+module is loaded when one of its names is first used.
 """
 
 from typing import TYPE_CHECKING

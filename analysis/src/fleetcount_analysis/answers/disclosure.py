@@ -8,14 +8,14 @@ value is a cell. The cell with the largest number has the largest posterior, bec
 reader's prior is that of `metering`, with a share of mean 1/V (of all participants 1/(V + 1)) and the weight of two
 devices. Two windows are read as one pair of sums: the share is then their average. Counts of sampled devices are read
 as if these were all devices: a reader knows less about the others, so a posterior well above the prior is rather too
-high than too low.
+high than too low. Margins, a weighted sum and sets of values are read in `disclosed_rows`.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Final
+from itertools import pairwise
 
 import numpy as np
 import scipy
@@ -23,51 +23,60 @@ from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
 
-from fleetcount_analysis.answers.metering import first_group, share_prior
+from fleetcount_analysis.answers.disclosed_rows import OpenedSums, largest_of_rows
+from fleetcount_analysis.answers.metering import first_group
 from fleetcount_analysis.answers.noises import noise_total
+from fleetcount_analysis.answers.shares import LOG_TAIL, counts_between, mean_share
 from fleetcount_analysis.channels import LARGEST_COUNT
 from fleetcount_analysis.errors import RangeError, ShapeError
-
-_LOG_TAIL: Final = 28.0
-"""Counts with a probability below 1e-12 under the noise are omitted."""
-_MOST_STEPS: Final = 1024
-_OUTWARD: Final = 1e-9
-_COARSE: Final = 1e-3
-"""Added to a posterior if counts are taken in steps: more than the measured effect of the steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenedWindow:
-    """The opened numbers of cells 1..V of one window, of their total and of its participants if they are opened."""
+    """The opened numbers of cells 1..V of one window, of their total and of its participants if they are opened.
+
+    `rows` are those between cells and total: of every margin, or of the weighted sum.
+    """
 
     cells: tuple[int, ...] = field(repr=False)
+    rows: tuple[int, ...] = field(default=(), repr=False)
     participants: int | None = field(default=None, repr=False)
     total: int | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, design: Design, numbers: Sequence[int], participants: int | None = None) -> "OpenedWindow":
+        """Return the window of what a record opens, in its order."""
+        behind = tuple(numbers[design.values :])
+        rows, total = (behind[:-1], behind[-1]) if design.levels.total else (behind, None)
+        return cls(cells=tuple(numbers[: design.values]), rows=rows, participants=participants, total=total)
 
 
 def most_told(design: Design, windows: Sequence[OpenedWindow], *, weight: int = 2) -> float | None:
     """Return the largest posterior that a person of the group has a cell's value, for the last window and for all.
 
-    For direct and sampled counts with one-sided or two-sided noise. None if the posterior is undefined: one cell
-    without the number of participants, randomized answers, exact counts, or counts of an empty group.
+    For direct and sampled counts with one-sided or two-sided noise; of margins their values are read like cells, of
+    sets every value of a device. None if the posterior is undefined: one cell without the number of participants,
+    randomized answers, exact counts, or counts of an empty group.
 
     Raises:
-        ShapeError: no window, not V cells, a total that the design has not or the other way round, or participants in
-            some windows only.
+        ShapeError: no window, not V cells, not the numbers of the design's margins and weighted sum, a total that the
+            design has not or the other way round, or participants in some windows only.
         RangeError: a weight below 1, a number beyond 10^12 in size, or a release of several zooms.
+        TooLargeError: noise too wide to be read.
     """
     counted = _check(design, windows, weight)
     if design.outputs is not Outputs.CELLS or not design.noised or (design.values == 1 and not counted):
         return None
-    found = [_largest_posterior(design, part, weight) for part in {tuple(windows[-1:]), tuple(windows)}]
+    read = _largest_posterior if design.levels.nested else _largest_of_rows
+    found = [read(design, part, weight) for part in {tuple(windows[-1:]), tuple(windows)}]
     return max((one for one in found if one is not None), default=None)
 
 
 def smallest_refused(design: Design, largest: Fraction, share: Fraction = Fraction(19, 20)) -> int | None:
     """Return the smallest number of devices with which a typical record has a posterior above `largest`.
 
-    `share` of the devices are in one cell, the others are spread evenly, and the noise has its mean. For planning,
-    without data. None if that holds for no number up to a million.
+    `share` of the devices are in the first cell, the others are spread evenly over the rest, each with one value, and
+    the noise has its mean. For planning, without data. None if that holds for no number up to a million.
 
     Raises:
         RangeError: `largest` or `share` outside (0, 1).
@@ -81,8 +90,11 @@ def smallest_refused(design: Design, largest: Fraction, share: Fraction = Fracti
     def refused(size: int) -> bool:
         cell = math.ceil(share * size)
         rest = round((size - cell) * rate / max(others, 1) + mean)
-        opened = OpenedWindow(cells=(round(cell * rate + mean), *([rest] * others)))
-        opened = replace(opened, total=round(size * rate + mean) if design.levels.total else None)
+        cells = [round(cell * rate + mean), *([rest] * others)]
+        total = round(size * rate + mean)
+        behind = design.levels.all_sums([*cells, total][: design.summed_count])[design.values :]
+        opened = OpenedWindow.of(design, (*cells, *behind))
+        opened = replace(opened, total=total if design.levels.total else None)
         found = most_told(design, [opened])
         return found is not None and found > largest
 
@@ -109,13 +121,18 @@ def _largest_posterior(design: Design, windows: Sequence[OpenedWindow], weight: 
         first_mass = first_mass[:, None] + law.log_mass(sum(totals) - x)
     else:
         first_mass = first_mass[:, None]
-    belief = np.where(x > 0, share_prior(x, y, prior, weight), -np.inf) + first_mass + y_mass[None, :]
-    top = float(belief.max())
-    if top == -np.inf:
-        return None
-    mass = np.exp(belief - top)
-    posterior = float(np.sum(mass * np.minimum(y / np.maximum(x, 1), 1)) / mass.sum())
-    return min(1.0, posterior + (_OUTWARD if fine and also_fine else _COARSE))
+    evidence = first_mass + y_mass[None, :]
+    return mean_share(x, y, evidence, prior, weight, exact=fine and also_fine)
+
+
+def _largest_of_rows(design: Design, windows: Sequence[OpenedWindow], weight: int) -> float | None:
+    """Return the same of margins, a weighted sum or sets."""
+    numbers = [(*one.cells, *one.rows, *(() if one.total is None else (one.total,))) for one in windows]
+    sums = [sum(column) for column in zip(*numbers, strict=True)]
+    levels = tuple(tuple(sums[start:end]) for start, end in pairwise(design.levels.starts()))
+    participants = [one.participants for one in windows if one.participants is not None]
+    told = sum(participants) if participants else None
+    return largest_of_rows(design, OpenedSums(levels=levels, participants=told, windows=len(windows)), weight)
 
 
 def _counts(design: Design, seen: int, noises: int) -> tuple[NDArray[np.int64], NDArray[np.float64], bool]:
@@ -123,31 +140,21 @@ def _counts(design: Design, seen: int, noises: int) -> tuple[NDArray[np.int64], 
     noise = design.noise
     if isinstance(noise, OneSidedNoise):
         keep, sign = -math.expm1(-float(noise.epsilon)), 1 if noise.direction == "up" else -1
-        reach = int(scipy.stats.nbinom.isf(math.exp(-_LOG_TAIL), noises, keep))
+        reach = int(scipy.stats.nbinom.isf(math.exp(-LOG_TAIL), noises, keep))
         below, above = (0, reach) if sign == 1 else (reach, 0)
-        counts, step = _steps(seen - above, seen + below)
-        return counts, scipy.stats.nbinom.logpmf(sign * (seen - counts), noises, keep), step == 1
+        counts, fine = counts_between(seen - above, seen + below)
+        return counts, scipy.stats.nbinom.logpmf(sign * (seen - counts), noises, keep), fine
     law = noise_total(noise, noises)
-    reach = law.reach_of(_LOG_TAIL)
-    counts, step = _steps(seen - reach, seen + reach)
-    return counts, law.log_mass(seen - counts), step == 1
-
-
-def _steps(low: int, high: int) -> tuple[NDArray[np.int64], int]:
-    low, high = max(0, low), max(0, high)
-    step = 1 + (high - low) // _MOST_STEPS
-    return np.arange(low, high + 1, step, dtype=np.int64), step
+    reach = law.reach_of(LOG_TAIL)
+    counts, fine = counts_between(seen - reach, seen + reach)
+    return counts, law.log_mass(seen - counts), fine
 
 
 def _check(design: Design, windows: Sequence[OpenedWindow], weight: int) -> bool:
     """Return whether the windows have numbers of participants."""
-    if design.levels.most > 1:
-        raise RangeError("values of a device", design.levels.most, "1: the posterior from sets is not computed")
     if len(design.levels.sides) > 1:
         # The squares of all zooms count the same devices, so the posterior from one zoom would be too low.
         raise RangeError("zooms", len(design.levels.sides), "1: the posterior from several zooms is not computed")
-    if not design.levels.nested:
-        raise RangeError("levels", design.levels.count, "cells and a total: the posterior from others is not computed")
     if any((one.total is not None) is not design.levels.total for one in windows):
         raise ShapeError(
             f"windows with and without a total; allowed is {'one in each' if design.levels.total else 'none'}"
@@ -157,11 +164,15 @@ def _check(design: Design, windows: Sequence[OpenedWindow], weight: int) -> bool
     if not windows or any(len(one.cells) != design.values for one in windows):
         sizes = [len(one.cells) for one in windows]
         raise ShapeError(f"{sizes} cells; allowed is one window or more of {design.values}")
+    rows = sum(design.levels.sizes[1:]) - design.levels.total
+    if any(len(one.rows) != rows for one in windows):
+        sizes = [len(one.rows) for one in windows]
+        raise ShapeError(f"{sizes} numbers of margins and weighted sums; allowed is {rows} in each window")
     counted = {one.participants is not None for one in windows}
     if len(counted) > 1:
         raise ShapeError("some windows have a number of participants; allowed is all or none")
     for one in windows:
-        size = max(map(abs, (*one.cells, one.participants or 0, one.total or 0)))
+        size = max(map(abs, (*one.cells, *one.rows, one.participants or 0, one.total or 0)))
         if size > LARGEST_COUNT:
             raise RangeError("opened number", f"{size} in size", f"up to {LARGEST_COUNT}")
     return counted.pop()

@@ -24,6 +24,7 @@ from fleetcount_protocol.vdaf.field import (
     next_vector,
 )
 from fleetcount_protocol.vdaf.flp import Circuit, Flp
+from fleetcount_protocol.vdaf.set_proofs import set_prover
 
 ALGORITHM_IDS: Final = {
     "SumVecWithMultiproof": 0xFFFFFFFF,
@@ -231,9 +232,12 @@ class Prio3:
             ctx, _USAGE_PROVE_RANDOMNESS, seeds.prove, bytes((count,)), flp.prove_rand_length * count
         )
         joint_rand = self._joint_rand(ctx, self._joint_rand_seed(ctx, parts))
+        prover = set_prover(self.circuit, encoded) if isinstance(self.circuit, Multihot) else None
         proofs: list[int] = []
         for prove_part, joint_part in zip(_split(prove_rand, count), _split(joint_rand, count), strict=True):
-            proofs += flp.prove(encoded, prove_part, joint_part)
+            proofs += (
+                flp.prove(encoded, prove_part, joint_part) if prover is None else prover.prove(prove_part, joint_part)
+            )
         streams = [self._helper_proofs_share(ctx, j, seed) for j, seed in enumerate(seeds.helpers, start=1)]
         return self.field.subtract_vectors(proofs, self.field.add_vectors(streams, len(proofs)))
 
