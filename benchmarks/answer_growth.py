@@ -1,16 +1,17 @@
 """How the CPU an answer costs grows: from one fleet to the next, and with other questions open at both aggregators.
 
-    PYTHONPATH=. .venv/bin/python benchmarks/answer_growth.py --fleets 1000,5000,20000
-    PYTHONPATH=. .venv/bin/python benchmarks/answer_growth.py --fleets 1000,3000 --open-questions 4000
+    .venv/bin/python benchmarks/answer_growth.py --fleets 1000,5000,20000
+    .venv/bin/python benchmarks/answer_growth.py --fleets 1000,3000 --open-questions 4000
 
 Asks fleets of the demo (72 cells, sampling, two aggregators, shared gRPC connections) and divides what the larger of
 two fleets took more by the vehicles it has more: what starting takes is in both and falls out. CPU is read from /proc
-by what processes are, and from the moment at which aggregators that have started have nothing left to do.
+by what processes are, from the moment at which aggregators that have started have nothing left to do; what they take a
+second after that, before anybody asks, is taken off.
 
 With `--open-questions` both stores hold so many questions before the aggregators start, each of one window that takes
-answers all day and gets none; each pair of fleets is asked with and without them, in turns. All runs of one pair then
-have windows as long as the first, so that what a second costs, whatever comes, falls out too. `MAX_QUESTIONS` (4,096)
-of an aggregator is the most, the fleet's own among them.
+answers all day and gets none; each fleet is asked with and without them, in turns, and all windows are as long as those
+of the first run. An aggregator has at most 4,096 questions (`MAX_QUESTIONS`), the fleet's own among them. Writing 1,000
+into both stores takes half a minute to a minute.
 """
 
 import argparse
@@ -45,6 +46,7 @@ _LOOK_S: Final = 2.0
 _AT_REST: Final = 0.15
 """Of a core, both aggregators together: they still read, decide or hand over what was stored while they take more."""
 _SETTLING_S: Final = 600
+_RESTING_S: Final = 15
 
 
 @dataclass(frozen=True)
@@ -107,16 +109,24 @@ async def ask(directory: Path, vehicles: int, questions: int, windows: Windows |
                     await parties.ready(position)
                 before = await at_rest(below)
                 started = time.perf_counter()
+                await asyncio.sleep(_RESTING_S)
+                resting = Cost(time.perf_counter() - started, by_kind(below.seen.values()))
                 await ask_question(parties, asked, plan, directory)
                 wall_s = time.perf_counter() - started
         finally:
             await parties.close()
-    return Asked(Cost(wall_s, less(by_kind(below.seen.values()), before)), used[0])
+    return Asked(beyond(before, resting, Cost(wall_s, by_kind(below.seen.values()))), used[0])
 
 
-def less(after: dict[str, float], before: dict[str, float]) -> dict[str, float]:
-    """Return the CPU seconds of each kind of process since a moment."""
-    return {kind: seconds - before.get(kind, 0.0) for kind, seconds in after.items()}
+def beyond(before: dict[str, float], resting: Cost, whole: Cost) -> Cost:
+    """Return what a run took beyond what its processes take when nobody asks anything, which goes by the second.
+
+    `before` are CPU seconds of each kind when they came to rest; `resting` and `whole` are what each had taken some
+    seconds later and at the end, and how long after that moment these were.
+    """
+    rates = {kind: (resting.cpu_s[kind] - before[kind]) / resting.wall_s for kind in before}
+    cpu_s = {kind: whole.cpu_s[kind] - before[kind] - rates[kind] * whole.wall_s for kind in before}
+    return Cost(whole.wall_s - resting.wall_s, cpu_s)
 
 
 async def at_rest(below: Below) -> dict[str, float]:

@@ -1,7 +1,7 @@
 """benchmarks/answer_growth.py: an answer costs what more vehicles took more, and growth beyond a tenth is told."""
 
 import pytest
-from answer_growth import growth, least, less, options
+from answer_growth import beyond, growth, least, options
 from compare_answers import Cost
 
 
@@ -36,9 +36,16 @@ def test_open_questions_are_compared_with_the_same_fleets_without_them() -> None
     ]
 
 
-def test_of_several_runs_the_least_of_each_kind_counts_from_when_aggregators_were_at_rest() -> None:
+def test_of_several_runs_the_least_of_each_kind_counts() -> None:
     assert least([cost(4.0, 9.0), cost(5.0, 8.0)]) == cost(4.0, 8.0)
-    assert less({"aggregator": 5.0, "device": 2.0}, {"aggregator": 3.5}) == {"aggregator": 1.5, "device": 2.0}
+
+
+def test_what_is_taken_at_rest_is_no_cost_of_an_answer() -> None:
+    # 20 s of starting; then 0.1 s a second, so 10 in 100 s; beyond that 7.
+    resting = Cost(10.0, {"aggregator": 21.0, "device": 0.0})
+    whole = Cost(100.0, {"aggregator": 37.0, "device": 4.0})
+
+    assert beyond({"aggregator": 20.0, "device": 0.0}, resting, whole) == Cost(90.0, {"aggregator": 7.0, "device": 4.0})
 
 
 @pytest.mark.parametrize(
