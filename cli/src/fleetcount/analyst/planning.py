@@ -39,7 +39,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
 
 from fleetcount.analyst.tables import Row, Statement, Table, Tabular, axes_for, html_table, statement_of
-from fleetcount.command.options import EPSILON, LEVEL, SAMPLING_RATE, SHARE, WEIGHT, ExactNumber, parse_number
+from fleetcount.command.numbers import EPSILON, LEVEL, SAMPLING_RATE, SHARE, WEIGHT, ExactNumber, parse_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -38,19 +38,8 @@ from fleetcount.analyst.planning import (
     values_text,
 )
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, one_line, show
-from fleetcount.command.options import (
-    DELTA,
-    EPSILON,
-    LEVEL,
-    POSTERIOR,
-    SAMPLING_RATE,
-    SHARE,
-    Count,
-    Length,
-    Several,
-    check_output_directory,
-    staged_directory,
-)
+from fleetcount.command.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, SHARE, Length, Several
+from fleetcount.command.options import Count, check_output_directory, staged_directory
 from fleetcount.command.statements import privacy_lines, statement_json
 from fleetcount.study.plan_cross import cross_errors, cross_lines, cross_spread
 from fleetcount.study.plan_windows import PlannedQuestion, compare_ways, parse_levels, plan_walks, total_sd
