@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench_intake import deploy
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.config import AggregatorConfig, load_config
@@ -91,11 +92,12 @@ def opened(config: AggregatorConfig) -> Store:
     return Store.over(open_engine(place), place.file, wrapping.at_rest, wrapping.former)
 
 
-def seat_of(deployment: Deployment) -> Seat:
-    """Return what the leader's process has of a deployment."""
+def seat_of(deployment: Deployment, position: int = 0) -> Seat:
+    """Return what the process of an aggregator has of a deployment; the leader's is at position 0."""
     configs = [load_config(deployment.config_of(position), {}) for position in range(len(deployment.aggregators))]
     keys = tuple(load_signing_key(one.keys.signing_key_file) for one in configs)
-    return Seat(configs[0], identity_of(deployment.aggregators, 0, keys[0]), deployment.aggregators, keys)
+    identity = identity_of(deployment.aggregators, position, keys[position])
+    return Seat(configs[position], identity, deployment.aggregators, keys)
 
 
 async def take_on(context: Context, seat: Seat, number: int, schedule: Schedule) -> InstalledQuestion:
@@ -179,12 +181,11 @@ async def fill(seat: Seat) -> None:
             await store.write(partial(fill_ended, question=question, rows=ended))
 
 
-async def open_many(seat: Seat) -> None:
-    """Put questions of one window into a store that have just opened, for a day."""
-    opens = int(time.time()) - 10
+async def open_many(seat: Seat, opens: int, questions: int) -> None:
+    """Put questions of one window into a store that are open for a day from a Unix second on."""
     async with store_of(seat.config) as store:
         context = context_over(store, seat.identity, InlineWorkers())
-        for number in range(OPEN):
+        for number in range(questions):
             question = await take_on(context, seat, ENDED + number, once(opens, 86_400, 86_400))
             window = question.window(0)
             row = replace(await window_row(store, window, context.host.now()), state=WindowState.COLLECTING)
@@ -283,7 +284,7 @@ def measure(deployment: Deployment) -> None:
     )
     report(Row(path="disk for an ended window, retired or not", ours=size / ENDED, unit="B"))
     report(Row(path="start with an empty store", ours=empty.seconds, unit="s"))
-    asyncio.run(open_many(seat))
+    asyncio.run(open_many(seat, int(time.time()) - 10, OPEN))
     many = run(str(path), IDLE_S)
     tell(f"a core, idle with {OPEN:,} open windows", 100 * many.idle_share, "%", 5, "what is allowed")
     report(Row(path="a core, idle with none", ours=100 * old.idle_share, unit="%"))

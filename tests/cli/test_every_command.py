@@ -5,7 +5,8 @@ from collections.abc import Iterator
 
 import click
 from fleetcount.__main__ import cli
-from fleetcount.command.base import EXAMPLES
+from fleetcount.command.base import DEVICE_EXAMPLES, example_of
+from fleetcount.command.examples import EXAMPLES
 
 from tests.support.cases import case
 
@@ -105,12 +106,12 @@ def test_the_help_of_every_command_ends_with_an_example_of_it() -> None:
         context = context_of(name)
 
         assert f"Example:\n  fleetcount {name}" in context.command.get_help(context), name
-        assert all(len(line) <= 120 for line in EXAMPLES[name].splitlines()), name
+        assert all(len(line) <= 120 for line in str(example_of(name)).splitlines()), name
 
 
 def test_an_example_is_one_that_the_command_takes() -> None:
     for name, command in EVERY.items():
-        words = shlex.split(EXAMPLES[name])
+        words = shlex.split(str(example_of(name)))
         depth = len(name.split())
 
         with case(name):
@@ -129,9 +130,10 @@ def test_the_help_of_every_group_ends_with_the_example_of_one_of_its_commands() 
     for name in GROUPS:
         context = context_of(name)
 
-        assert EXAMPLES[name] in {EXAMPLES[one] for one in EVERY if one.startswith(name)}, name
-        assert f"Example:\n  {EXAMPLES[name]}" in context.command.get_help(context), name
+        assert str(example_of(name)) in {example_of(one) for one in EVERY if one.startswith(name)}, name
+        assert f"Example:\n  {example_of(name)!s}" in context.command.get_help(context), name
 
 
 def test_no_example_is_of_a_command_that_is_gone() -> None:
-    assert set(EXAMPLES) == set(EVERY) | GROUPS
+    assert set(EXAMPLES) | set(DEVICE_EXAMPLES) == set(EVERY) | GROUPS
+    assert all(name.startswith("device") is (name in DEVICE_EXAMPLES) for name in EVERY)

@@ -3,7 +3,8 @@
 from fractions import Fraction
 
 import pytest
-from fleetcount.command.options import EPSILON, SAMPLING_RATE, parse_count, parse_number
+from fleetcount.command.numbers import EPSILON, SAMPLING_RATE, parse_number
+from fleetcount.command.options import parse_count
 from hypothesis import given
 from hypothesis import strategies as st
 

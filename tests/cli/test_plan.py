@@ -44,6 +44,27 @@ def test_a_plan_of_a_number_says_how_far_its_mean_errs(fleetcount: Callable) -> 
     zoomed = fleetcount(*NUMBER, "--values", "64", "--show", "quantiles").out
     assert "6 zooms of 64 values in order in one report" in zoomed
     assert "The mean of numbers" not in zoomed
+    assert "median of numbers spread evenly from 0 to 1: error 0.11 of 200, 0.023 of 1,000, 0.0046 of" in zoomed
+
+
+def test_the_ways_to_ask_for_a_mean_say_what_so_many_numbers_give_in_every_window(fleetcount: Callable) -> None:
+    words = ("plan", "--devices", "1000", "--epsilon", "10", "--windows", "720")
+
+    of_mean = fleetcount(*words, "--values", "33", "--show", "mean", "--threat", "one-honest")
+    of_median = fleetcount(*words, "--values", "64", "--show", "quantiles", "--json")
+
+    rows = [[part.strip() for part in line.split("|")[1:-1]] for line in of_mean.out.splitlines() if line[:1] == "|"]
+    # Under the noise of the README's month, 36 devices on a cell that had all of the budget.
+    assert rows[0][:4] == ["way", "of 200", "of 1,000", "of 100,000"]
+    assert [row[:4] for row in rows[2:]] == [
+        ["direct, Gaussian", "0.13", "0.026", "0.00026"],
+        ["direct, geometric", "0.18", "0.036", "0.00036"],
+    ]
+    assert "take 'direct, Gaussian'" in of_mean.out.splitlines()[-1]
+    gaussian, geometric = json.loads(of_median.out)
+    assert gaussian["median_standard_errors"]["1000"] == pytest.approx(0.085, abs=0.0005)
+    assert geometric["median_standard_errors"]["1000"] > gaussian["median_standard_errors"]["1000"]
+    assert "unknown" in fleetcount(*words, "--values", "64", "--show", "quantiles").out
 
 
 @pytest.mark.parametrize(
@@ -56,7 +77,17 @@ def test_a_plan_of_a_number_says_how_far_its_mean_errs(fleetcount: Callable) -> 
             "levels of its own; allowed without zooms, shares, an aim and no total",
         ),
         (("--values", "64", "--show", "quantiles", "--zooms", "1,8", "--in-order"), "allowed without zooms"),
-        (("--values", "64", "--show", "mean", "--windows", "2"), "--show is about one record, allowed: without"),
+        (
+            ("--values", "64", "--show", "mean", "--windows", "2", "--threat", "all-collude"),
+            "--threat is 'all-collude' with --show, allowed: one-honest",
+        ),
+        (("--values", "1", "--show", "mean", "--windows", "2"), "show is 'mean' of 1 value, allowed: 2 points or more"),
+        (("--values", "64", "--show", "quantiles", "--windows", "2", "--zooms", "2"), "allowed without zooms"),
+        (("--values", "64", "--show", "mean", "--windows", "2", "--no-total"), "allowed without zooms"),
+        (
+            ("--values", "64", "--show", "mean", "--levels", "2,4"),
+            "--show is about a number, allowed: without --levels",
+        ),
     ],
 )
 def test_what_does_not_go_with_a_number_is_refused(fleetcount: Callable, options: tuple[str, ...], said: str) -> None:

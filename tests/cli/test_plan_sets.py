@@ -53,7 +53,6 @@ def test_a_set_of_all_values_leaves_nothing_for_a_number_of_holders(fleetcount: 
         (("--at-once", "3", "--mechanism", "one-sided"), "at_once is 3 of one-sided answers, allowed: of direct ones"),
         (("--at-once", "3", "--mechanism", "k-ary", "--epsilon-local", "1"), "at_once is 3 of k-ary answers"),
         ((*DIRECT[-2:], "--at-once", "3", "--epsilon-local", "1"), "epsilon_local is given"),
-        ((*DIRECT[-2:], "--at-once", "3", "--largest-posterior", "1/2"), "the posterior from sets is not computed"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_with_sets_is_refused_in_one_line(

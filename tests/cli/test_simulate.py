@@ -310,6 +310,68 @@ def test_the_report_is_written_where_it_is_part_of_the_installation(fleetcount: 
     assert (tmp_path / "out" / "report.html").stat().st_size > 1000
 
 
+SPEEDS = """
+name = "small"
+seed = 3
+runs = 3
+
+[population]
+kind = "bologna"
+start_s = 2400
+devices = 2000
+
+[question]
+cells = "number"
+low_kmh = 0
+high_kmh = 120
+points = 16
+
+[[mechanism]]
+kind = "direct"
+noise_sd = 5
+show = ["mean", "quantiles"]
+"""
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_number_stands_beside_that_of_the_fleet_with_its_interval(fleetcount: Callable, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+
+    ran = fleetcount("simulate", study(tmp_path, SPEEDS), "--output", output)
+    again = json.loads(fleetcount("simulate", study(tmp_path, SPEEDS), "--output", output, "--json").out)
+
+    assert ran.code == 0, ran.err
+    shown = [line for line in ran.out.splitlines() if line.startswith("show=") or " to " in line]
+    assert len(shown) == 6
+    with duckdb.connect() as database:
+        table = database.execute(
+            f"SELECT what, unit, fleet, estimate, low, high FROM '{output}/numbers.parquet' WHERE run = 0"
+        ).fetchall()
+    assert [row[0] for row in table] == [
+        "mean",
+        "quantile 0.1",
+        "quantile 0.25",
+        "median",
+        "quantile 0.75",
+        "quantile 0.9",
+    ]
+    for (what, unit, fleet, estimate, low, high), line in zip(table, shown, strict=True):
+        assert unit == "km/h"
+        assert low <= estimate <= high
+        said = f"{what} {fleet:,.4g} km/h {estimate:,.4g} {low:,.4g} to {high:,.4g} ".split()
+        assert line.split()[2:][: len(said)] == said
+        assert line.endswith(" of 3")
+    numbers = [one for case in again["cases"] for one in case["numbers"]]
+    assert [(one["what"], one["low"], one["intervals"]) for one in numbers] == [(row[0], row[4], 3) for row in table]
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_a_study_of_counts_has_no_numbers(fleetcount: Callable, tmp_path: Path) -> None:
+    ran = fleetcount("simulate", study(tmp_path), "--output", tmp_path / "out", "--runs", "2", "--json")
+
+    assert [case["numbers"] for case in json.loads(ran.out)["cases"]] == [[], []]
+
+
 @pytest.mark.usefixtures("undrawn")
 def test_the_documentation_names_every_key_and_column(fleetcount: Callable, tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "simulating.md").read_text(encoding="utf-8")
@@ -318,7 +380,7 @@ def test_the_documentation_names_every_key_and_column(fleetcount: Callable, tmp_
     with duckdb.connect() as database:
         scored = [
             column[0]
-            for table in ("cells", "statement")
+            for table in ("cells", "statement", "numbers")
             for column in database.execute(f"DESCRIBE SELECT * FROM '{tmp_path / 'out' / table}.parquet'").fetchall()
         ]
     expected = {
@@ -331,7 +393,7 @@ def test_the_documentation_names_every_key_and_column(fleetcount: Callable, tmp_
         *ATTACKERS,
         *(key for module in attackers for key in names_of(module.Keys)),
         *METRICS,
-        *(set(scored) - {"case", "epoch", "value", "adversary", "audience"}),
+        *(set(scored) - {"case", "run", "epoch", "value", "adversary", "audience"}),
     } - {"outage"}
 
     assert sorted(word for word in expected if f"`{word}`" not in page and f"`{word} =" not in page) == []

@@ -18,7 +18,7 @@ from fleetcount_client.timer import uniform_seconds
 from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_mechanisms.responses import Flips, OptimizedUnaryEncoding
 from fleetcount_protocol.ids import Digest, SessionId
-from fleetcount_protocol.window.domain import Bins, Categories, SquareGrid
+from fleetcount_protocol.window.domain import Bins, Categories, Numbers, SquareGrid
 from fleetcount_protocol.window.fields import MECHANISM_NUMBERS
 from fleetcount_simulator import faults
 from fleetcount_simulator.errors import ScenarioError
@@ -30,8 +30,10 @@ from fleetcount_simulator.network.question import reading_of
 from fleetcount_simulator.network.run import WindowAsked
 from fleetcount_simulator.network.simulated_device import coins_of
 from fleetcount_simulator.populations import build
+from fleetcount_simulator.study.numbers import shown_numbers
 from numpy.typing import NDArray
 
+from tests.simulator.engines.test_numbers import numbered, space
 from tests.simulator.network_cases import People, case_of
 from tests.support.processes import wait_until, without_numba
 from tests.support.protocol_samples import crossed
@@ -92,6 +94,26 @@ def test_the_sums_are_those_of_the_clients_answering_rules_on_the_same_coins(tra
         assert one.account.counted.tolist() == [10, 10, 10, 10]
         assert raw(one) == expected_sums(one, coin_seed_of(SEED, run), case.population.truths(0, 0, 40))
     assert raw(asked[0]) != raw(asked[1])
+
+
+@pytest.mark.parametrize("show", ["mean", pytest.param("quantiles", marks=pytest.mark.nightly)])
+def test_numbers_are_opened_at_every_level_as_the_plan_rounded_them(show: str) -> None:
+    domain = Numbers(low=Fraction(0), high=Fraction(30), values=4, unit="km/h")
+    held = numbered((2, 10, 20, 8), space(domain, (Fraction(5), Fraction(10), Fraction(25))))
+    # Noise that is other than 0 once in 10,000 times a number.
+    direct = Mechanism(name="m", kind="direct", noise_epsilon=Fraction(10), show=show)
+    case = case_of(40, 4, direct, population=held)
+
+    outcome = engine(transport="grpc").run(case, 0, [0], SEED)
+
+    assert outcome.released.tolist() == [True]
+    assert outcome.counted.sum() == 40
+    exact = np.array(case.design.levels.all_sums(outcome.counted[0, 1:].tolist()))
+    assert (np.abs(outcome.outputs[0] - exact) <= 2).all()
+    rows = shown_numbers(case, outcome, 0, [0])
+    assert rows["q"].size == (1 if show == "mean" else 5)
+    assert (rows["low"] <= rows["fleet"]).all()
+    assert (rows["fleet"] <= rows["high"]).all()
 
 
 @pytest.mark.nightly

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from fractions import Fraction
+from functools import partial
 
 import pytest
 from fleetcount_mechanisms.accounting.charges import budget_for, units_vector
@@ -10,6 +11,7 @@ from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.comparison import Compared, Threat, Unit, compare
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise
+from fleetcount_mechanisms.planning import spread_for_show
 
 EPSILON, DELTA = Fraction(3), Fraction(1, 10**6)
 SHAPES: dict[Unit, ScheduleShape] = {
@@ -52,3 +54,23 @@ def test_a_response_in_one_window_of_several_has_all_of_epsilon_in_each_answer()
 def test_every_threat_has_its_ways(rows: tuple[Compared, ...]) -> None:
     assert [row.threat for row in rows] == [Threat.ONE_HONEST] * 2 + [Threat.ALL_COLLUDE] * 6 + [Threat.NONE_TRUSTED]
     assert rows[0].plan.sd(0) < rows[-1].plan.sd(0)
+
+
+@pytest.mark.parametrize(("show", "ratio"), [("mean", (2 * 8**2 / 31, 8 / 31)), ("quantiles", (1 / 0.7, 1 / 0.7))])
+def test_a_number_is_asked_in_direct_answers_alone_with_the_noise_of_each_law(
+    show: str, ratio: tuple[float, float]
+) -> None:
+    values = 9 if show == "mean" else 8
+
+    rows = compare(10_000, values, SHAPES, EPSILON, DELTA, spread=partial(spread_for_show, show, values))
+
+    assert [row.name for row in rows] == ["direct, Gaussian", "direct, geometric"]
+    for row, wanted in zip(rows, ratio, strict=True):
+        cells, coarser, *_ = row.plan.design.laws
+        parts = (1 / one.epsilon if one.epsilon else one.draw_variance for one in (coarser, cells))
+        assert next(parts) / float(next(parts)) == pytest.approx(wanted, rel=0.01)
+        whole = question_losses(row.plan.design, SHAPES["window"], DELTA).whole_question
+        assert EPSILON * Fraction(9, 10) < whole <= EPSILON
+    # 33 points have no halves, and their cells alone are still those of a number.
+    odd = compare(10_000, 33, SHAPES, EPSILON, DELTA, spread=partial(spread_for_show, "quantiles", 33))
+    assert len(odd) == 2

@@ -33,6 +33,7 @@ class MadeUp:
     shift: float = 0.0
     attackers: tuple[dict[str, Any], ...] = ()
     rules: tuple[dict[str, Any], ...] = ()
+    numbers: tuple[dict[str, Any], ...] = ()
     outlines: tuple[str, ...] = ()
     unit: str = "m"
     keep_cells: bool = True
@@ -84,6 +85,7 @@ def write_study(directory: Path, study: MadeUp) -> Path:
             for value, outline in enumerate(study.outlines, start=1)
         ],
         "rules": list(study.rules),
+        "numbers": list(study.numbers),
     }
     writer = TableWriter(target, csv=False)
     for name in TABLES:
@@ -92,6 +94,7 @@ def write_study(directory: Path, study: MadeUp) -> Path:
             "attackers": ("case", "attacker", "kind", "measure"),
             "places": ("places", "value", "label", "unit", "outline"),
             "rules": ("rule", "windows", "sd"),
+            "numbers": ("case", "run", "epoch", "what", "unit", "q", "fleet", "estimate", "low", "high"),
         }
         writer.write(name, row_columns(tables[name], first.get(name, ())))
     write_record(directory, study, len(cases))

@@ -5,7 +5,7 @@ row has the weakest noise that keeps it. The rows differ in what all aggregators
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -19,7 +19,7 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import InfeasibleTargetError
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
-from fleetcount_mechanisms.planned_noise import Spread
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread
 from fleetcount_mechanisms.planning import Plan, default_sampling_rate
 from fleetcount_mechanisms.randomness import rounded_up
 from fleetcount_mechanisms.responses import KaryResponse, OptimizedUnaryEncoding, Warner
@@ -71,7 +71,7 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     *,
     aggregators: int = 2,
     level: Fraction = Fraction(95, 100),
-    spread: Spread | None = None,
+    spread: Spread | Callable[[type[PlannedNoise]], Spread] | None = None,
     periods: Mapping[Unit, Sequence[Mapping[int, int]]] | None = None,
     one_in: int = 1,
     total: bool = True,
@@ -84,14 +84,17 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     With `total` direct answers and those under a coin a window open the total of all cells too, which costs a cell next
     to nothing (`Spread.with_total_for`).
     A way that cannot keep the promise with noise of an allowed size is left out; with several levels (`spread`) so are
-    responses, and with levels of unequal noise samples too.
+    responses, and with levels of unequal noise samples too. A `spread` that is a function of the law of noise is of a
+    number (`planning.spread_for_show`), which direct answers alone have.
 
     Raises:
         MechanismError: devices or values below 1, epsilon not in (0, 700], or delta not in (0, 1).
     """
-    parts, found = Spread(levels=Levels(values)) if spread is None else spread, list[Compared]()
+    found, plain = list[Compared](), Spread(levels=Levels(values)) if spread is None else spread
     for name, threat, unit, answer, law in _ways(values, sum(shapes["window"].units)):
-        if kind_of(answer).form is not AnswerForm.TRUTH and set(parts.ratios) - {1}:
+        parts = plain if isinstance(plain, Spread) else plain(law)
+        equal = isinstance(plain, Spread) and not set(parts.ratios) - {1}
+        if kind_of(answer).form is not AnswerForm.TRUTH and not equal:
             continue
         try:
             held = None if periods is None else periods[unit or "window"]
@@ -103,12 +106,14 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
             continue
         plan = Plan(devices=devices, design=opened.design(answer, noise, aggregators), level=level)
         found.append(Compared(name=name, threat=threat, unit=unit, plan=plan))
-    local = None if parts.levels.count > 1 else _local(values, shapes["window"], epsilon, delta)
+    if not isinstance(plain, Spread) or plain.levels.count > 1:
+        return tuple(found)
+    local = _local(values, shapes["window"], epsilon, delta)
     if local is not None:
         design = Design(answer=local, noise=_LOCAL_NOISE, values=values, aggregators=aggregators)
         plan = Plan(devices=devices, design=design, level=level)
         found.append(Compared(name="response", threat=Threat.NONE_TRUSTED, unit=None, plan=plan))
-    if parts.levels.count == 1 and one_in > 1 and shapes["window"].windows > 1:
+    if one_in > 1 and shapes["window"].windows > 1:
         once = _rotated(devices, values, -(-shapes["window"].windows // one_in), epsilon, aggregators, level, one_in)
         if once is not None:
             found.append(once)

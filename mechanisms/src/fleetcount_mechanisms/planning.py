@@ -19,7 +19,7 @@ from fleetcount_mechanisms.errors import (
     require_positive,
 )
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.noise import NoiseLaw, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for, scaled
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -40,6 +40,8 @@ _GRAINS: Final = 1000
 MEAN_OF: Final = (200, 1_000, 100_000)
 """The numbers of devices for which the error of a mean is told."""
 _LARGEST_SIDE: Final = 128
+SHOWN: Final = ("mean", "quantiles")
+"""What a direct number is asked for: the sum by which its mean is read, or zooms for its quantiles."""
 AIMS: Final = ("cell", "block", "total")
 """What shares of zooms may be chosen for: a cell, a square of the coarsest zoom, all cells together."""
 _PARTS: Final = (1, 1, 100, 100, 100, 50, 25, 25, 20)
@@ -131,6 +133,35 @@ def spread_for_quantiles(values: int, sides: Sequence[int] = (), shares: Sequenc
     falling = [Fraction(round(_GRAINS * one / sum(weights)), _GRAINS) for one in weights[1:]]
     given = tuple(shares) or (1 - sum(falling, Fraction(0)), *falling)
     return Spread.of_shares(Levels(values, (values, 1), tuple(zooms)), given)
+
+
+def spread_for_show(
+    show: str, values: int, law: type[NoiseLaw], sides: Sequence[int] = (), shares: Sequence[Fraction] = ()
+) -> Spread:
+    """Return what a direct number of V points opens for one of `SHOWN`, a total left out; `sides` are of quantiles.
+
+    Raises:
+        MechanismError: as `spread_for_mean` and `spread_for_quantiles`.
+    """
+    return spread_for_mean(values, law, shares) if show == "mean" else spread_for_quantiles(values, sides, shares)
+
+
+def not_shown(
+    show: str, form: AnswerForm, law: type[NoiseLaw], *, number: bool, zoomed: bool, total: bool
+) -> str | None:
+    """Return why a question does not show a `number` as one of `SHOWN`, in a word that whoever asks explains.
+
+    `zoomed` are zooms beside it, `total` whether all devices are counted too: "number", "mode" of answers that are not
+    direct, "one-sided", "zooms" or "total"; None where nothing speaks against it.
+    """
+    against = {
+        "number": not number,
+        "mode": form is not AnswerForm.TRUTH,
+        "one-sided": law not in (GaussianNoise, TwoSidedNoise),
+        "zooms": show == "mean" and zoomed,
+        "total": show == "mean" and not total,
+    }
+    return next((why for why, holds in against.items() if holds), None)
 
 
 def shares_for_aim(

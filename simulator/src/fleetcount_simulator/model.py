@@ -17,9 +17,10 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import Spread
+from fleetcount_mechanisms.planning import spread_for_show
 from fleetcount_mechanisms.responses import Flips
 from fleetcount_protocol.errors import QuestionError
-from fleetcount_protocol.window.domain import ValueDomain, most_of
+from fleetcount_protocol.window.domain import Numbers, ValueDomain, most_of
 from fleetcount_protocol.window.fields import levels_of
 from fleetcount_transport.settings import read_rows, setting, settings
 from fleetcount_transport.toml_table import Table
@@ -136,6 +137,7 @@ class Mechanism:
     two-sided (one-sided: asymmetric) geometric noise, `noise_variance` the parameter of discrete Gaussian noise
     instead; with both None there is no noise. `zooms` is the number of zooms at which a square grid is counted;
     `margins` opens those of a cross, with the cells' noise on each number. `flips` are those of an asymmetric answer.
+    `show` is what a number is asked for, "mean" or "quantiles", whose levels follow (`shown_spread`).
     """
 
     name: str
@@ -148,7 +150,15 @@ class Mechanism:
     parameters: tuple[tuple[str, Fraction], ...] = ()
     zooms: int = 1
     margins: bool = False
+    show: str | None = None
     flips: tuple[Flips, ...] = ()
+
+    @property
+    def beside(self) -> str:
+        """What it opens beside the cells but a total, as the scenario asks for it; "" for nothing."""
+        if self.show is not None:
+            return f"show is {self.show!r}"
+        return f"zooms is {self.zooms}" if self.zooms > 1 else "margins is true" if self.margins else ""
 
     def answer(self, values: int) -> AnswerLaw:
         """Return the law of a device's answer for V values.
@@ -181,9 +191,9 @@ class Mechanism:
         Raises:
             MechanismError: devices that randomize or are sampled, one-sided noise, zooms or margins; as `design`.
         """
-        if self.kind != "direct" or self.zooms > 1 or self.margins:
+        if self.kind != "direct" or self.beside:
             raise MechanismError(
-                f"devices tell up to {most} values at once, allowed: kind 'direct' without zooms, margins"
+                f"devices tell up to {most} values at once, allowed: kind 'direct' without zooms, margins, show"
             )
         answer, noise = Truth(values, most), self.noise
         spread = Spread(levels=Levels(values, most=most)).with_total_for(answer, type(noise))
@@ -196,6 +206,25 @@ class Mechanism:
             MechanismError: as `answer` and `noise`, or parts that do not fit.
         """
         return _design(self, values, aggregators, levels or Levels(values))
+
+
+def shown_spread(show: str, values: int, law: type[NoiseLaw], zooms: int = 1) -> Spread:
+    """Return what a direct number of V points opens for its mean or quantiles, and the total that is free beside it.
+
+    `zooms` above 1 are those of quantiles, halves as far as V allows without them.
+
+    Raises:
+        MechanismError: a single value, or zooms that do not fit V.
+    """
+    sides = neighbouring_sides(zooms) if zooms > 1 else ()
+    return spread_for_show(show, values, law, sides).with_total_for(Truth(values), law)
+
+
+@lru_cache(maxsize=256)
+def _design_of_number(mechanism: Mechanism, values: int, aggregators: int) -> Design:
+    answer, noise = mechanism.answer(values), mechanism.noise
+    spread = shown_spread(str(mechanism.show), values, type(noise), mechanism.zooms)
+    return spread.design(answer, noise, aggregators)
 
 
 @lru_cache(maxsize=256)
@@ -298,16 +327,19 @@ class Case:
             ScenarioError: the mechanism cannot ask this question; the message names the mechanism.
         """
         question, mechanism = self.population.question, self.mechanism
-        several = mechanism.zooms > 1 or mechanism.margins
-        if several and (self.attackers or question.domain is None):
-            asked = f"zooms is {mechanism.zooms}" if mechanism.zooms > 1 else "margins is true"
-            lacks = "a square grid or a cross" if question.domain is None else "no attackers, who read cells alone"
+        asked, domain = mechanism.beside, question.domain
+        fits = isinstance(domain, Numbers) if mechanism.show else domain is not None
+        if asked and (self.attackers or not fits):
+            wanted = "question.cells = 'number'" if mechanism.show else "a square grid or a cross"
+            lacks = "no attackers, who read cells alone" if fits else wanted
             raise ScenarioError(f"mechanism {mechanism.name!r}: {asked}, allowed with {lacks}")
         try:
             if question.sets:
                 return mechanism.design_of_sets(question.values, question.most, self.aggregators)
-            sides, domain = neighbouring_sides(mechanism.zooms), cast("ValueDomain", question.domain)
-            levels = levels_of(domain, sides, margins=mechanism.margins) if several else None
+            if mechanism.show is not None:
+                return _design_of_number(mechanism, question.values, self.aggregators)
+            sides = neighbouring_sides(mechanism.zooms)
+            levels = levels_of(cast("ValueDomain", domain), sides, margins=mechanism.margins) if asked else None
             return mechanism.design(question.values, self.aggregators, levels)
         except (MechanismError, QuestionError) as error:
             raise ScenarioError(f"mechanism {mechanism.name!r}: {error}") from error

@@ -4,7 +4,8 @@ The law is the device's (`fleetcount_protocol.window.domain.value_of`): up with 
 below as a part of the way between the points, here as a float for drawing. It must not draw for anything else.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
@@ -55,6 +56,21 @@ class Rounding:
         counted = np.where(np.isnan(self.numbers), 0, held)
         devices = int(counted.sum())
         return float(counted @ np.nan_to_num(self.numbers)) / devices if devices else float("nan")
+
+    def taken_mean(self, held: Integers) -> float:
+        """Return the mean as devices take their readings: beyond the ends the nearer end."""
+        return replace(self, numbers=self._taken()).mean(held)
+
+    def taken_quantile(self, held: Integers, q: Fraction) -> float:
+        """Return the first reading, as devices take it, with at least a share q of those with a value up to it."""
+        below = np.cumsum(np.where(np.isnan(self.numbers), 0, held))
+        if not below[-1]:
+            return float("nan")
+        # Exact: a share of 10^12 devices is a whole number in 64 bits.
+        return float(self._taken()[np.searchsorted(below * q.denominator, q.numerator * int(below[-1]))])
+
+    def _taken(self) -> Floats:
+        return np.clip(self.numbers, self.points[0], self.points[-1])
 
 
 @lru_cache(maxsize=16)

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.host.host import Limits
+from fleetcount_aggregator.memory.installed import InstalledQuestion
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.storage.question_rows import read_questions
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_protocol.errors import PeerProblem, QuestionError
-from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.ids import AggregatorId, QuestionId
 from fleetcount_protocol.messages import InstallQuestion, QuestionOffer, QuestionQuery, WindowState
 from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.question.key_list import verify_key_list
@@ -113,6 +114,64 @@ async def test_more_question_than_one_list_holds_are_offered_in_several_and_none
         service.questions(QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment="test", after=ids[-1])).offers
         == ()
     )
+
+
+async def test_a_list_looks_at_no_more_questions_than_it_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(2, limits=LIMITS)
+    await network.start_all()
+    for one in range(70):
+        await network.stand(signal=f"Vehicle.Signal{one}")
+    ids = [one.signed.question.question_id for one in offered(network)]
+    query = QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment="test", after=ids[62])
+    looked_at = list[InstalledQuestion]()
+    asked = InstalledQuestion.asked.fget  # type: ignore[attr-defined]  # It is a property.
+
+    def counted(question: InstalledQuestion) -> Question:
+        looked_at.append(question)
+        return asked(question)
+
+    monkeypatch.setattr(InstalledQuestion, "asked", property(counted))
+    listed = network.core(0).service.questions(query)
+
+    assert len(listed.offers) == 7
+    assert {one.question_id for one in looked_at} == {one.signed.question.question_id for one in listed.offers}
+
+
+async def test_offers_follow_the_clock_also_one_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(2, limits=LIMITS)
+    await network.start_all()
+    schedule = network.question()[0].question.schedule
+    soon = await network.stand(name="over soon", signal="Vehicle.Over", schedule=replace(schedule, windows=1))
+    long = await network.stand(name="over later")
+    both, one = {soon.question_id, long.question_id}, {long.question_id}
+
+    def ids() -> set[QuestionId]:
+        return {each.signed.question.question_id for each in offered(network)}
+
+    assert ids() == both
+    await network.advance_to(soon.schedule.end)
+    assert ids() == one
+    before = soon.schedule.end - 1
+    monkeypatch.setattr(network.clock, "now", lambda: before)
+    assert ids() == both
+
+
+async def test_new_questions_are_offered_and_archived_ones_are_not() -> None:
+    network = Network(2, limits=LIMITS)
+    await network.start_all()
+    core = network.core(0)
+    query = QuestionQuery(aggregator_id=AggregatorId("alpha"), deployment="test", over=True)
+
+    def ids() -> list[QuestionId]:
+        return [each.signed.question.question_id for each in core.service.questions(query).offers]
+
+    assert ids() == []
+    first = (await network.stand(name="first")).question_id
+    assert ids() == [first]
+    second = (await network.stand(name="second", signal="Vehicle.Speed")).question_id
+    assert ids() == sorted([first, second])
+    await core.context.questions.archive(core.context.questions[first])
+    assert ids() == [second]
 
 
 @pytest.mark.parametrize("name", ["question.after_install_store", "question.after_hand_over"])

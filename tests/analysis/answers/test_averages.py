@@ -6,7 +6,15 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import scipy
-from fleetcount_analysis.answers.averages import Counts, mean, mean_of_bins, quantile, share, total_of_numbers
+from fleetcount_analysis.answers.averages import (
+    Counts,
+    mean,
+    mean_of_bins,
+    quantile,
+    quantile_sd,
+    share,
+    total_of_numbers,
+)
 from fleetcount_analysis.answers.half_widths import Coins, half_width, width_with
 from fleetcount_analysis.answers.noises import noise_total
 from fleetcount_analysis.answers.weighted_sums import values_join
@@ -16,6 +24,7 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import Spread
+from fleetcount_mechanisms.planning import spread_for_quantiles
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 
@@ -312,3 +321,48 @@ def test_wrong_arguments_are_refused_by_name() -> None:
     for q in (Fraction(0), Fraction(1)):
         with pytest.raises(RangeError, match=f"q is {q}; allowed is above 0 and below 1"):
             quantile(direct(4), [1] * 4, q, LEVEL)
+
+
+# What is planned of a quantile.
+
+
+def test_the_planned_error_of_a_median_is_that_of_drawn_ones() -> None:
+    """400 medians of 2,000 numbers evenly spread over 33 to 64 points, under noise of a 20th to a 40th of them."""
+    generator, devices = np.random.default_rng(11), 2_000
+    for values, variance in ((64, 500), (33, 200)):
+        spread = spread_for_quantiles(values).with_total_for(Truth(values), GaussianNoise)
+        design = spread.design(Truth(values), GaussianNoise(Fraction(variance)))
+        errors = list[float]()
+        deviations = np.sqrt([2 * law.draw_variance for law in design.laws])
+        noises = np.repeat(deviations, design.levels.sizes)
+        for _ in range(400):
+            numbers = generator.random(devices)
+            places = np.floor(numbers * (values - 1) + generator.random(devices)).astype(int)
+            cells = np.bincount(places, minlength=values)
+            opened = np.array(design.opened_sums(cells.tolist())) + generator.normal(0, noises)
+            errors.append((quantile(design, opened.round(), HALF, LEVEL).value - 1) / (values - 1) - np.median(numbers))
+
+        # The law says the largest of some values: near the middle it is less, and 400 draws know it within a tenth.
+        assert 0.6 < float(np.std(errors)) / quantile_sd(design, devices) < 1.1
+
+
+def test_the_planned_error_of_many_numbers_is_the_distance_of_points() -> None:
+    design = direct(33)
+
+    assert quantile_sd(design, 10**9) == pytest.approx(1 / 32 / 12**0.5, rel=1e-4)
+    assert quantile_sd(design, 100) == pytest.approx(10 * quantile_sd(design, 1_000), rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("design", "devices", "q", "said"),
+    [
+        (direct(4), 0, HALF, "devices is 0"),
+        (direct(4), 9, Fraction(1), "q is 1"),
+        (sampled(4, NOISE), 9, HALF, "sampled answers"),
+        (direct(4, OneSidedNoise(HALF)), 9, HALF, "one-sided"),
+        (direct(1), 9, HALF, "1 point"),
+    ],
+)
+def test_a_quantile_that_cannot_be_planned_is_refused(design: Design, devices: int, q: Fraction, said: str) -> None:
+    with pytest.raises((RangeError, ShapeError), match=said):
+        quantile_sd(design, devices, q)

@@ -70,7 +70,9 @@ def test_a_plan_of_a_number_has_the_errors_of_its_mean() -> None:
     assert planned.mean_standard_errors == {
         devices: pytest.approx(error, rel=0.05) for devices, error in ((200, 0.01), (1000, 0.0021), (100_000, 4.5e-05))
     }
-    assert fc.plan(**GOOD).mean_standard_errors == {}
+    median = fc.plan(**GOOD | {"values": 64, "mechanism": "direct", "show": "quantiles"}).median_standard_errors
+    assert median[1000] == pytest.approx(0.023, abs=0.0005)
+    assert fc.plan(**GOOD).mean_standard_errors == fc.plan(**GOOD).median_standard_errors == {}
 
 
 def test_an_aim_chooses_the_shares_of_zooms() -> None:

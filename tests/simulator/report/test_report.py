@@ -19,7 +19,7 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.report.conclusions import headlines, introduction, warnings_of
 from fleetcount_simulator.report.figures import FIGURES, coverage_band
 from fleetcount_simulator.report.study import Study, Tables, read_study, share_measure
-from fleetcount_simulator.report.tables import case_table
+from fleetcount_simulator.report.tables import case_table, number_table, report_tables
 from fleetcount_site.report import write_report
 from matplotlib.image import imread
 
@@ -464,6 +464,30 @@ def test_a_question_has_its_rules_and_its_tracker(tmp_path: Path) -> None:
     # Rows come as the table has them; lines go from few windows to many, and the list of attackers has the last alone.
     assert "month: 0.52 after 5 windows, 0.77 after 700" in page.text
     assert "Guess rates of 1 attacks" in page.text
+
+
+def shown(run: int, estimate: float, **changes: object) -> dict[str, object]:
+    plain = {"case": 0, "run": run, "epoch": 0, "what": "median", "unit": "km/h", "q": 0.5, "fleet": 30.0}
+    return plain | {"estimate": estimate, "low": estimate - 2, "high": estimate + 2} | changes
+
+
+def test_numbers_stand_beside_those_of_the_fleet(tmp_path: Path) -> None:
+    rows = [shown(1, 33), shown(0, 31), shown(0, 12.5, what="mean", q=math.nan, fleet=12.0)]
+    study = read(tmp_path, numbers=tuple(rows))
+
+    table = number_table(study)
+
+    # The first release is run 0's; of two medians one is within 2 of the fleet's, and their errors are 1 and 3.
+    assert [row[1:-1] for row in table.rows] == [
+        ["median", "30 km/h", "32", "2.24", "31", "29 to 33", "4", "2"],
+        ["mean", "12 km/h", "12.5", "0.5", "12.5", "10.5 to 14.5", "4", "1"],
+    ]
+    assert table.rows[0][-1].startswith("50 %")
+    assert table in report_tables(study)
+
+
+def test_a_study_without_numbers_has_no_table_of_them(tmp_path: Path) -> None:
+    assert "Numbers" not in str([table.caption for table in report_tables(read(tmp_path))])
 
 
 def test_many_epochs_are_put_together(tmp_path: Path) -> None:

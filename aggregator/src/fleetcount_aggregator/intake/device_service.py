@@ -60,8 +60,7 @@ class DeviceService:
             return QuestionList(offers=())
         offers: list[QuestionOffer] = []
         room = MAX_QUESTION_LIST_BYTES
-        above = [one for one in self.offered(over=query.over) if query.after is None or one.question_id > query.after]
-        for question in sorted(above, key=lambda one: one.question_id):
+        for question in filter(_may_be_joined, self._questions.above(query.after, over=query.over)):
             offer = self.offer(question)
             room -= _offer_bytes(offer)
             if room < 0 or len(offers) == MAX_QUESTIONS_PER_LIST:
@@ -69,19 +68,9 @@ class DeviceService:
             offers.append(offer)
         return QuestionList(offers=tuple(offers))
 
-    def offered(self, *, over: bool = False) -> list[InstalledQuestion]:
-        """Return the question that devices may join: with windows to come, and known to every aggregator if it leads.
-
-        With `over` also those whose last window has closed, for readers.
-        """
-        now = self._host.now()
-        return [
-            one
-            for one in self._questions.values()
-            if (over or now < one.asked.schedule.end)
-            and not one.refused_by
-            and (not one.is_leader or installed_everywhere(one))
-        ]
+    def offered(self) -> list[InstalledQuestion]:
+        """Return the questions that devices may join: with windows to come, of a leader those that everybody has."""
+        return list(filter(_may_be_joined, self._questions.above(None)))
 
     def offer(self, question: InstalledQuestion) -> QuestionOffer:
         """Return what devices are told of a question: all that was signed, and the key lists and orders known here."""
@@ -145,3 +134,8 @@ def _offer_bytes(offer: QuestionOffer) -> int:
     lists = sum(len(one.key_list.canonical) + _SIGNED_OVERHEAD_BYTES for one in offer.key_lists)
     orders = len(offer.orders) * (MAX_ORDER_BYTES + _SIGNED_OVERHEAD_BYTES)
     return len(offer.signed.question.canonical) + _WINDOW_OVERHEAD_BYTES + lists + orders
+
+
+def _may_be_joined(question: InstalledQuestion) -> bool:
+    """Return whether no aggregator refused a question and, if this one leads it, every other has it."""
+    return not question.refused_by and (not question.is_leader or installed_everywhere(question))

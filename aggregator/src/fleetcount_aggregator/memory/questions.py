@@ -6,6 +6,8 @@ question (`windows.question_install`) nor decide about a window (`windows.window
 """
 
 import asyncio
+import math
+from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
@@ -128,6 +130,35 @@ class KeyLists:
         return tuple(self._newest[name] for name in ids if name in self._newest)
 
 
+class _InOrder:
+    """The ids of all questions and of those that are not over, in order, sorted again only when one of them ends or
+    the caller says that there are others.
+    """
+
+    def __init__(self) -> None:
+        self._every: list[QuestionId] = []
+        self._not_over: list[QuestionId] = []
+        self._since, self._until = math.inf, -math.inf
+
+    def forget(self) -> None:
+        """Sort again next time: a question was added or removed."""
+        self._since, self._until = math.inf, -math.inf
+
+    def above(
+        self, known: Mapping[QuestionId, InstalledQuestion], after: QuestionId | None, now: int, *, over: bool
+    ) -> Iterator[InstalledQuestion]:
+        """Yield the questions above an id, also those that are over at `now` if asked for; see `Questions.above`."""
+        if not self._since <= now < self._until:  # A clock that was set back also ends it.
+            ends = {question_id: one.asked.schedule.end for question_id, one in known.items()}
+            self._every = sorted(ends)
+            self._not_over = [one for one in self._every if now < ends[one]]
+            self._since = max((end for end in ends.values() if end <= now), default=-math.inf)
+            self._until = min((end for end in ends.values() if now < end), default=math.inf)
+        ids = self._every if over else self._not_over
+        for place in range(0 if after is None else bisect_right(ids, after), len(ids)):
+            yield known[ids[place]]
+
+
 class Questions(Mapping[QuestionId, InstalledQuestion]):
     """The questions by id that are not over, or whose charge still counts in a period's budget.
 
@@ -148,6 +179,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         self.adopting = False
         """Whether the store was restored from a backup and is catching up: no new question is accepted."""
         self._known: dict[QuestionId, InstalledQuestion] = {}
+        self._in_order = _InOrder()
         self._unconfirmed: set[QuestionId] = set()
 
     def __getitem__(self, question_id: QuestionId) -> InstalledQuestion:
@@ -158,6 +190,14 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def above(self, after: QuestionId | None, *, over: bool = False) -> Iterator[InstalledQuestion]:
+        """Yield the questions with windows to come whose ids are above one, None for all, in the order of their ids.
+
+        With `over` also those whose last window has closed. Looks at no other question: every device asks, list by
+        list. The caller takes them all before it gives way to another task.
+        """
+        return self._in_order.above(self._known, after, self.host.now(), over=over)
 
     # Into memory and out of it.
 
@@ -206,6 +246,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         for gone in self._known.keys() - {row.question_id for row in rows}:
             if self._known[gone].asked.schedule.end <= counts_from:
                 del self._known[gone]
+                self._in_order.forget()
         for row in rows:
             try:
                 await self.load_row(row)
@@ -262,6 +303,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         self._load_notes(question, notes)
         question.following = await count_decided(self.store, row.question_id)
         self._known[row.question_id] = question
+        self._in_order.forget()
         self.openings.put(0, row.question_id)
         self.handovers.put(0, row.question_id)
         return question
@@ -282,6 +324,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         """
         await self.store.write(archive_question, question.question_id, question.asked.schedule.end, _KEYS)
         del self._known[question.question_id]
+        self._in_order.forget()
 
     # Notes: durable first, then in memory.
 

@@ -55,6 +55,7 @@ __all__ = [
     "one_level",
     "pruned_places",
     "quantile",
+    "quantile_sd",
     "question_table",
     "readable",
     "share",
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
         mean,
         mean_of_bins,
         quantile,
+        quantile_sd,
         share,
         total_of_numbers,
     )
@@ -131,7 +133,7 @@ else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         {
-            "averages": "Average Quantile mean mean_of_bins quantile share total_of_numbers",
+            "averages": "Average Quantile mean mean_of_bins quantile quantile_sd share total_of_numbers",
             "chosen": "Chosen all_at_once largest largest_changes survivors",
             "combinations": "Answer difference everybody total totals_at_once window_totals",
             "drill_down": "FoundPlace PrunedPlace WalkStep chosen_excess find_chance found_places least_threshold"

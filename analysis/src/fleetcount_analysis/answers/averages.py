@@ -53,6 +53,9 @@ _COUNT_ERROR: Final = Fraction(1, 50)
 _SURELY: Final = 0.9
 """A half width is at least so many times that of a normal, so what is nearer is inside without a computation."""
 
+_SPREADS: Final = 64
+"""For so many values at most the noise of a quantile is compared: between them it hardly differs."""
+
 _PRECISION: Final = 1e-7
 """How far from an end its computation stops, in the range of the points; ends are moved outwards by it."""
 
@@ -84,6 +87,13 @@ class Quantile:
     first: int
     last: int
     level: Fraction
+
+    def between(self, points: Sequence[Fraction]) -> tuple[Fraction, Fraction]:
+        """Return the ends of the interval of a number that devices round to the points of the values.
+
+        A number is less than the distance of two points from that to which it is rounded.
+        """
+        return points[max(self.first - 2, 0)], points[min(self.last, len(points) - 1)]
 
 
 def mean(
@@ -205,6 +215,32 @@ def quantile(design: Design, outputs: ArrayLike, q: Fraction, level: Fraction) -
     return Quantile(q=q, value=int(np.argmin(loss)) + 1, first=first, last=last, level=level)
 
 
+def quantile_sd(design: Design, devices: int, q: Fraction = Fraction(1, 2)) -> float:
+    """Return the standard deviation to expect for the q-quantile of so many numbers, evenly spread over a range of 1.
+
+    They are rounded to the V points of a direct count. As many of them lie below a share of the range as that share,
+    so the noise of D over `devices` is that of the quantile (the largest of some 64 values), to which comes the
+    distance of points, 1/(12(V-1)^2). For planning, without data.
+
+    Raises:
+        RangeError: no device, q outside (0, 1), answers that are not direct, one-sided noise or none.
+        ShapeError: a single value.
+    """
+    if devices < 1:
+        raise RangeError("devices", devices, "1 or more")
+    if not 0 < q < 1:
+        raise RangeError("q", q, "above 0 and below 1")
+    if design.values < 2:
+        raise ShapeError("1 point; allowed is 2 or more: of one the quantiles are known beforehand")
+    _check_read(design)
+    if design.channel[0] != 1:
+        raise RangeError("release", "sampled answers", "direct answers")
+    steps = design.values - 1
+    values = range(1, design.values, -(-steps // _SPREADS))
+    widest = max(value_test(design, 1, value, q, Fraction(1, 2), 0).spread for value in values)
+    return math.hypot(widest / devices, 1 / (math.sqrt(12) * steps))
+
+
 def _check_apart(cells: Sequence[int], values: int) -> None:
     """Refuse a cell that is no value, and one that is there twice."""
     if wrong := [cell for cell in cells if not 1 <= cell <= values]:
@@ -212,6 +248,13 @@ def _check_apart(cells: Sequence[int], values: int) -> None:
     if len(set(cells)) != len(cells):
         twice = next(cell for place, cell in enumerate(cells) if cell in cells[:place])
         raise RangeError("cell in two bins", twice, "a cell in one")
+
+
+def _check_read(design: Design) -> None:
+    """Refuse a release whose cells are no counts with two-sided noise."""
+    if design.outputs is not Outputs.CELLS or isinstance(design.noise, OneSidedNoise) or not design.noised:
+        what = f"{design.name} answers" if design.outputs is not Outputs.CELLS else f"noise {design.noise.name}"
+        raise RangeError("release", what, "direct or sampled answers with two-sided noise")
 
 
 def _placed(
@@ -245,9 +288,7 @@ class Counts:
 
     @classmethod
     def of(cls, design: Design, outputs: ArrayLike) -> "Counts":
-        if design.outputs is not Outputs.CELLS or isinstance(design.noise, OneSidedNoise) or not design.noised:
-            what = f"{design.name} answers" if design.outputs is not Outputs.CELLS else f"noise {design.noise.name}"
-            raise RangeError("release", what, "direct or sampled answers with two-sided noise")
+        _check_read(design)
         rows = np.atleast_2d(np.asarray(outputs, dtype=np.int64))
         if rows.ndim != 2 or rows.shape[1] != design.output_count or not rows.size:
             raise ShapeError(f"a release has shape {rows.shape}; allowed is {design.output_count} numbers a row")

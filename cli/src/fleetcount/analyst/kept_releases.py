@@ -26,7 +26,7 @@ from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.planning import Exact, exactly
 from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, cells_named
 from fleetcount.analyst.tables import Statement, Tabular, axes_for, html_table
-from fleetcount.command.options import NUMBER, QUANTILE
+from fleetcount.command.numbers import NUMBER, QUANTILE
 from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers
 from fleetcount.read.crosstabs import CrossCounts
 from fleetcount.read.records import QUESTION_FILE, kept_record, question_of_records

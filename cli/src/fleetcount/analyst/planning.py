@@ -3,18 +3,20 @@
 It must not ask a device. Numbers are exact: a float stands for the decimal that it is printed as.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from math import isqrt
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import scipy
+from fleetcount_analysis.answers import quantile_sd
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.reading import read
-from fleetcount_mechanisms.answers import AnswerLaw, Truth, answer_named, answer_names, most_of
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth, answer_named, answer_names, most_of
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design, Outputs
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
@@ -23,13 +25,13 @@ from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
 from fleetcount_mechanisms.planning import (
     AIMS,
     MEAN_OF,
+    SHOWN,
     Plan,
     default_sampling_rate,
     mean_sd,
     plan_question,
     shares_for_aim,
-    spread_for_mean,
-    spread_for_quantiles,
+    spread_for_show,
 )
 from fleetcount_mechanisms.responses import Flips
 from fleetcount_mechanisms.statement import epsilon_of, views_of
@@ -37,7 +39,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
 
 from fleetcount.analyst.tables import Row, Statement, Table, Tabular, axes_for, html_table, statement_of
-from fleetcount.command.options import EPSILON, LEVEL, SAMPLING_RATE, SHARE, WEIGHT, ExactNumber, parse_number
+from fleetcount.command.numbers import EPSILON, LEVEL, SAMPLING_RATE, SHARE, WEIGHT, ExactNumber, parse_number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,8 +47,6 @@ if TYPE_CHECKING:
 MOST_DEVICES: Final = 10**9
 MOST_VALUES: Final = 4095
 NOISES: Final = ("geometric", "gaussian")
-SHOWN: Final = ("mean", "quantiles")
-"""What a direct number is read for."""
 _POINTS: Final = 60
 ANY_GAUSSIAN: Final = GaussianNoise(Fraction(100))
 """Noise by which shares are chosen or said: what is best of Gaussian noise does not depend on how much there is."""
@@ -165,6 +165,11 @@ class PlannedCount(Tabular):
         return mean_errors(self.plan.design)
 
     @property
+    def median_standard_errors(self) -> dict[int, float]:
+        """The standard error of the median of so many numbers spread evenly over a range of 1; else empty."""
+        return median_errors(self.plan.design)
+
+    @property
     def shares(self) -> tuple[Fraction, ...]:
         """The part of the budget of every zoom, the cells first; empty without zooms."""
         return shares_of(self.plan.design)
@@ -261,6 +266,18 @@ class AskedLevels:
         cells = Spread(levels=Levels(answer.values, most=most)) if asked is None else asked
         return cells.with_total_for(answer, law) if self.total else cells
 
+    def of_windows(self, values: int) -> Spread | Callable[[type[PlannedNoise]], Spread] | None:
+        """Return the levels of every window, of a number as a function of the law of noise; None of cells alone.
+
+        Raises:
+            UsageError: as `zoomed` and `shown_levels`.
+        """
+        show, plain = self.show, self.zooms is None and self.shares is None and not self.in_order and self.aims is None
+        if show is None:
+            return self.zoomed(values, GaussianNoise)
+        shown_levels(show, values, "direct", GaussianNoise, alone=plain and self.total)
+        return partial(spread_for_show, show, values)
+
     def zoomed(self, values: int, law: type[PlannedNoise], whole: NoiseLaw | None = None) -> Spread | None:
         """Return the zooms of values in order, or of a grid of squares that is as wide as high; None without zooms.
 
@@ -351,12 +368,31 @@ def shown_levels(show: str, values: int, mechanism: str, law: type[PlannedNoise]
         raise UsageError(
             f"show is {show!r}, which opens levels of its own; allowed without zooms, shares, an aim and no total"
         )
-    return spread_for_mean(values, law) if show == "mean" else spread_for_quantiles(values)
+    return spread_for_show(show, values, law)
 
 
 def mean_errors(design: Design) -> dict[int, float]:
     """Return the error of the mean of some numbers of devices; empty where no weighted sum is opened."""
     return {devices: mean_sd(design, devices) for devices in MEAN_OF} if design.levels.weighted else {}
+
+
+def median_errors(design: Design) -> dict[int, float]:
+    """Return the error of the median of some numbers of devices, of direct counts of values in order; else empty."""
+    levels, direct = design.levels, design.form is AnswerForm.TRUTH and not isinstance(design.noise, OneSidedNoise)
+    if not direct or not levels.line or levels.weighted:
+        return {}
+    return {devices: quantile_sd(design, devices) for devices in MEAN_OF}
+
+
+def error_text(error: float) -> str:
+    """Return an error in a range of 1, for people: one of half the range or more says nothing."""
+    return f"{error:.2g}" if error < 1 / 2 else "unknown"
+
+
+def number_errors(design: Design) -> dict[str, dict[int, float]]:
+    """Return these errors by their names in JSON, those that there are."""
+    found = {"mean_standard_errors": mean_errors(design), "median_standard_errors": median_errors(design)}
+    return {name: errors for name, errors in found.items() if errors}
 
 
 def shares_text(levels: Levels, shares: Sequence[Fraction]) -> str:

@@ -39,7 +39,8 @@ from fleetcount.analyst.crosstab import Crosstab
 from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.planning import Exact, exactly
 from fleetcount.analyst.tables import Row, Statement, Tabular, axes_for, html_table, library, statement_of
-from fleetcount.command.options import NUMBER, QUANTILE, read_text
+from fleetcount.command.numbers import NUMBER, QUANTILE
+from fleetcount.command.options import read_text
 from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers, opened_numbers, opened_of
 from fleetcount.read.crosstabs import counts_of, part_labels
 from fleetcount.read.report import readable_counts, table_heads

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import click
 from fleetcount_protocol.errors import FleetcountError, MachineError, PeerError, UsageError
@@ -251,67 +251,11 @@ def _printable(line: str) -> str:
 
 
 # An example of every command, and of every group by one of its commands, as `--help` shows it.
-#
-# Texts alone; a test parses each with the command's own options.
 
-EXAMPLES: Final = {
-    "operator": "fleetcount operator join beta.descriptor.toml --directory alpha",
-    "operator new": "fleetcount operator new alpha --host alpha.example --operator 'City of Bologna'",
-    "operator join": "fleetcount operator join beta.descriptor.toml --directory alpha",
-    "operator admit": "fleetcount operator admit car-17.request ana.request --directory alpha",
-    "analyst": "fleetcount analyst new ana alpha.descriptor.toml beta.descriptor.toml",
-    "analyst new": "fleetcount analyst new ana alpha.descriptor.toml beta.descriptor.toml",
-    "broker": "fleetcount broker new broker --host broker.example alpha.descriptor.toml beta.descriptor.toml",
-    "broker new": "fleetcount broker new broker --host broker.example alpha.descriptor.toml beta.descriptor.toml",
-    "broker join": "fleetcount broker join gamma.descriptor.toml --directory broker",
-    "keys": "fleetcount keys init --output deployment",
-    "pki": "fleetcount pki init --output PKI --deployment bologna",
-    "question": "fleetcount question create --spec question.toml --output speed.question",
-    "aggregator": "fleetcount aggregator serve --config alpha/aggregator.toml",
+
+DEVICE_EXAMPLES: Final = {
     "device": "fleetcount device run --config device.toml",
     "device question": "fleetcount device question list --config device.toml",
-    "demo": "fleetcount demo --vehicles 500 --output out",
-    "keys init": "fleetcount keys init --output deployment",
-    "keys store": "fleetcount keys store --output alpha/store-2.key",
-    "keys wrap": "fleetcount keys wrap --config aggregator.toml",
-    "keys succeed": "fleetcount keys succeed --config aggregator.toml --new-key next.key --output alpha.succession",
-    "keys descriptor": "fleetcount keys descriptor --config aggregator.toml --from old.toml --output new.toml",
-    "pki init": "fleetcount pki init --output PKI --deployment bologna",
-    "pki request": "fleetcount pki request --output car",
-    "pki enrol": "fleetcount pki enrol --pki PKI --csr car.csr --days 90 --output car.crt",
-    "pki reader": "fleetcount pki reader --pki PKI --csr analyst.csr --name analyst --output analyst.crt",
-    "pki aggregator": "fleetcount pki aggregator --pki PKI --csr a.csr --name alpha --host a.example --output a.crt",
-    "pki slot": "fleetcount pki slot --pki PKI --csr alpha-slot1.csr --name alpha --slot 1 --output alpha-slot1.crt",
-    "pki relay": "fleetcount pki relay --pki PKI --csr relay.csr --name relay --host relay.example --output relay.crt",
-    "pki broker": "fleetcount pki broker --pki PKI --csr b.csr --name broker --host b.example --output broker.crt",
-    "pki renew": "fleetcount pki renew --pki PKI --certificate car.crt --days 30 --output car-2.crt",
-    "pki revoke": "fleetcount pki revoke --pki PKI --certificate car.crt",
-    "pki deny-list": "fleetcount pki deny-list --pki PKI --valid-days 7",
-    "pki list": "fleetcount pki list --pki PKI --json",
-    "question create": "fleetcount question create --spec question.toml --output speed.question",
-    "question show": "fleetcount question show speed.question --explain",
-    "question sign": "fleetcount question sign --config alpha/aggregator.toml speed.question",
-    "question submit": "fleetcount question submit --config alpha/aggregator.toml speed.question",
-    "question status": "fleetcount question status --question speed.question --config alpha/aggregator.toml",
-    "question release": "fleetcount question release --question speed.question --config analyst.toml --output result",
-    "question export": "fleetcount question export --records releases --sum 1,5-9 --windows 0-23",
-    "question places": "fleetcount question places --records releases --output places.csv",
-    "question pause": "fleetcount question pause --config alpha/aggregator.toml --from 2026-12-24T00:00Z a.question",
-    "question resume": "fleetcount question resume --config alpha/aggregator.toml --from 2026-12-27T00:00Z a.question",
-    "question stop": "fleetcount question stop --config beta/aggregator.toml a.question",
-    "aggregator serve": "fleetcount aggregator serve --config alpha/aggregator.toml",
-    "aggregator status": "fleetcount aggregator status --config alpha/aggregator.toml",
-    "aggregator windows": "fleetcount aggregator windows --config alpha/aggregator.toml --open --count 20",
-    "aggregator check": "fleetcount aggregator check --config alpha/aggregator.toml",
-    "aggregator repair": "fleetcount aggregator repair --config alpha/aggregator.toml",
-    "aggregator backup": "fleetcount aggregator backup --config alpha/aggregator.toml --output alpha.backup",
-    "aggregator restore": "fleetcount aggregator restore --config alpha/aggregator.toml alpha.backup",
-    "aggregator migrate": "fleetcount aggregator migrate --config alpha/aggregator.toml",
-    "aggregator move-store": "fleetcount aggregator move-store --from sqlite.toml --to postgres.toml",
-    "console": "fleetcount console --config alpha/aggregator.toml",
-    "relay": "fleetcount relay serve --config relay.toml",
-    "relay serve": "fleetcount relay serve --config relay.toml",
-    "relay new": "fleetcount relay new relay --host relay.example alpha.descriptor.toml beta.descriptor.toml",
     "device new": "fleetcount device new car-17 alpha.descriptor.toml beta.descriptor.toml",
     "device run": "fleetcount device run --config device.toml",
     "device ledger": "fleetcount device ledger --config device.toml",
@@ -322,20 +266,19 @@ EXAMPLES: Final = {
     "device question join": "fleetcount device question join --config device.toml 'Where are you now?'",
     "device question leave": "fleetcount device question leave --config device.toml 'Where are you now?'",
     "device question reserved": "fleetcount device question reserved --config device.toml",
-    "doctor": "fleetcount doctor --config alpha/aggregator.toml --json",
-    "health": "fleetcount health --config alpha/aggregator.toml --ready",
-    "simulate": "fleetcount simulate coverage.toml --runs 100 --output study",
-    "plan": "fleetcount plan --devices 20000 --values 72 --epsilon 1",
-    "remap": "fleetcount remap --release release.json --prior prior.csv --loss absolute",
-    "microdata": "fleetcount microdata --input table.csv --sensitive disease --spec publish.toml --output published",
-    "reproduce": "fleetcount reproduce sampling --quick --output out/sampling",
-    "audit": "fleetcount audit --quick --design sampling",
-    "golden": "fleetcount golden tests/golden/golden.json",
-    "publish": "fleetcount publish releases --output site",
-    "serve": "fleetcount serve site",
-    "verify": "fleetcount verify release.json --config analyst.toml",
-    "vectors": "fleetcount vectors tests/vectors/vdaf/Prio3Count_0.json",
 }
+"""Of the commands that a device has; those of all others are in `examples`, which it does not install."""
+
+
+def example_of(command: str) -> str | None:
+    """Return the example of a command, as "question create", None of one that has none."""
+    if command in DEVICE_EXAMPLES:
+        return DEVICE_EXAMPLES[command]
+    try:
+        examples = importlib.import_module("fleetcount.command.examples")
+    except ModuleNotFoundError:
+        return None
+    return cast("dict[str, str]", examples.EXAMPLES).get(command)
 
 
 # A command group that imports a sub-command only when it is called, and refuses an option given twice.
@@ -445,7 +388,7 @@ class LazyGroup(click.Group):
 
 
 def _write_example(ctx: click.Context, formatter: click.HelpFormatter) -> None:
-    if example := EXAMPLES.get(ctx.command_path.partition(" ")[2]):
+    if example := example_of(ctx.command_path.partition(" ")[2]):
         with formatter.section("Example"):
             formatter.write("".join(f"{' ' * formatter.current_indent}{line}\n" for line in example.splitlines()))
 

@@ -23,7 +23,8 @@ from fleetcount_simulator.network.ports import free_ports
 from fleetcount_transport.toml_writing import toml_text
 
 from fleetcount.command.base import OneOf, StrictCommand
-from fleetcount.command.options import EPSILON, Count, check_output_directory, write_file
+from fleetcount.command.numbers import EPSILON
+from fleetcount.command.options import Count, check_output_directory, write_file
 from fleetcount.keys.descriptors import authorities_pem, check_names, encode_descriptor
 from fleetcount.keys.party_files import device_toml, reader_toml, relay_toml
 

@@ -36,7 +36,8 @@ from fleetcount_protocol.window.signal import decimal_text
 from fleetcount_protocol.window.signing import verify_ed25519
 
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, show, utc
-from fleetcount.command.options import EPSILON, read_bytes, write_file
+from fleetcount.command.numbers import EPSILON
+from fleetcount.command.options import read_bytes, write_file
 from fleetcount.keys.operator import CONFIG, Operator, operator_of
 from fleetcount.question.files import (
     check_name,

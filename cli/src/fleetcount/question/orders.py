@@ -40,7 +40,8 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import signals_text
 
 from fleetcount.command.base import RefusedByPolicyError, StrictCommand, utc
-from fleetcount.command.options import parse_count, read_bytes, spans_text, write_file
+from fleetcount.command.numbers import spans_text
+from fleetcount.command.options import parse_count, read_bytes, write_file
 from fleetcount.keys.operator import CONFIG, Operator, operator_of
 from fleetcount.question.files import check_name, read_question
 

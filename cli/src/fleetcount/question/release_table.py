@@ -15,7 +15,7 @@ from fleetcount_mechanisms.levels import Levels, neighbouring_sides, total_label
 from fleetcount_mechanisms.losses import STATED_DELTA
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
-from fleetcount_mechanisms.planning import spread_for_mean, spread_for_quantiles
+from fleetcount_mechanisms.planning import SHOWN, not_shown, spread_for_quantiles, spread_for_show
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount_protocol.window.domain import Categories, Cross, Numbers, Prefixes, ValueDomain, most_of
@@ -43,7 +43,6 @@ _NOISE_EPSILON: Final = Range("(0, 10]")
 _VARIANCE: Final = Range("[1/4, 100000000]")
 _SD: Final = Range("[1/2, 10000]")
 _LEVEL: Final = Range("(0, 1)")
-_SHOWN: Final = ("mean", "quantiles")
 MEAN_POINTS: Final = 33
 QUANTILE_POINTS: Final = 64
 """Points of a direct number where the file says nothing. More make the rounding of devices even smaller, and the noise
@@ -139,7 +138,7 @@ class ReleaseTable:
     followed: bool | None = setting(Table.boolean, default=None)
     total: bool | None = setting(Table.boolean, default=None)
     shares: tuple[Fraction, ...] = setting(_shares, default=())
-    show: str | None = setting(Table.choice, _SHOWN, default=None)
+    show: str | None = setting(Table.choice, SHOWN, default=None)
     margins: bool | None = setting(Table.boolean, default=None)
     direction: str | None = setting(Table.choice, ("up", "down"), default=None)
 
@@ -264,20 +263,12 @@ def _with_total(
 
 def _shown(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind) -> str | None:
     """Return what a number is asked for: as asked, or by default where nothing speaks against it."""
-    zoomed = len(asked.zooms) > 1
-    against = {
-        "number": not isinstance(domain, Numbers),
-        "mode": kind_of(answer).form is not AnswerForm.TRUTH,
-        "one-sided": kind not in (ReleaseKind.GAUSSIAN, ReleaseKind.GEOMETRIC),
-        "zooms": asked.show == "mean" and zoomed,
-        "total": (asked.show == "mean" or (asked.show is None and not zoomed)) and asked.total is False,
-    }
-    why = next((reason for reason, holds in against.items() if holds), None)
-    if why is not None:
-        if asked.show is not None:
-            raise table.wrong("show", f"is {asked.show!r} {_NO_SHOW[why]}")
-        return None
-    return asked.show or ("quantiles" if zoomed else "mean")
+    number, zoomed = isinstance(domain, Numbers), len(asked.zooms) > 1
+    show, law = asked.show or ("quantiles" if zoomed else "mean"), _LAWS.get(kind, NoNoise)
+    why = not_shown(show, kind_of(answer).form, law, number=number, zoomed=zoomed, total=asked.total is not False)
+    if why is not None and asked.show is not None:
+        raise table.wrong("show", f"is {asked.show!r} {_NO_SHOW[why]}")
+    return show if why is None else None
 
 
 def usual_points(root: Table) -> int | None:
@@ -290,7 +281,7 @@ def usual_points(root: Table) -> int | None:
     direct = root.section("question", None).raw("mode") == "direct" and table.raw("kind") != ReleaseKind.ONE_SIDED.label
     if not direct:
         return None
-    quantiles = table.has("zooms") or (table.has("show") and table.choice("show", _SHOWN) == "quantiles")
+    quantiles = table.has("zooms") or (table.has("show") and table.choice("show", SHOWN) == "quantiles")
     return QUANTILE_POINTS if quantiles else MEAN_POINTS
 
 
@@ -322,10 +313,8 @@ def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: Answ
         levels = spread_for_quantiles(domain.values, sides).levels
     if asked.shares and len(asked.shares) != levels.count:
         raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for {_shared(levels)}")
-    if show == "mean":
-        return spread_for_mean(domain.values, law, asked.shares)
-    if show == "quantiles":
-        return spread_for_quantiles(domain.values, levels.sides, asked.shares)
+    if show is not None:
+        return spread_for_show(show, domain.values, law, levels.sides, asked.shares)
     return Spread.of_shares(levels, asked.shares, law)
 
 

@@ -19,7 +19,7 @@ from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule, Submissio
 from fleetcount_transport.toml_table import Table
 
 from fleetcount.command.base import utc
-from fleetcount.command.options import parse_length
+from fleetcount.command.numbers import parse_length
 
 _MANY: Final = ("windows", "until")
 SCHEDULE_KEYS: Final = (

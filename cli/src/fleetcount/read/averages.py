@@ -89,9 +89,7 @@ class OpenedNumbers:
             low = float(domain.edges[found.first - 1])
             high = float(domain.edges[found.last]) if found.last < len(domain.edges) else math.inf
         else:
-            # A device rounds by less than the distance of two points.
-            low = float(domain.points[max(found.first - 2, 0)])
-            high = float(domain.points[min(found.last, self.design.values - 1)])
+            low, high = map(float, found.between(domain.points))
         label = self.domain.label(found.value)
         return MeasuredQuantile(q=q, estimate=label, low=low, high=high, unit=domain.unit, level=self.level)
 

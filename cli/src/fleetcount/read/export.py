@@ -19,17 +19,8 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
 
 from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
-from fleetcount.command.options import (
-    QUANTILE,
-    Count,
-    NumberRange,
-    Several,
-    check_output_file,
-    parse_count,
-    parse_number,
-    parse_spans,
-    spans_text,
-)
+from fleetcount.command.numbers import QUANTILE, NumberRange, Several, parse_number, parse_spans, spans_text
+from fleetcount.command.options import Count, check_output_file, parse_count
 from fleetcount.read.records import by_reason
 from fleetcount.read.table import KeptTable, opened_in, place_note, places_of, read_table
 

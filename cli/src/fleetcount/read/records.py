@@ -28,7 +28,8 @@ from fleetcount_protocol.window.window import Window
 from fleetcount_transport.trust_files import read_succession, succeeded
 
 from fleetcount.command.base import CheckFailedError
-from fleetcount.command.options import check_output_directory, read_text, spans_text, write_file
+from fleetcount.command.numbers import spans_text
+from fleetcount.command.options import check_output_directory, read_text, write_file
 from fleetcount.question.files import read_question
 from fleetcount.read.report import checked_record
 

@@ -39,7 +39,8 @@ from fleetcount.command.base import (
     show,
     utc,
 )
-from fleetcount.command.options import Count, check_output_directory, read_text, spans_text, staged_directory
+from fleetcount.command.numbers import spans_text
+from fleetcount.command.options import Count, check_output_directory, read_text, staged_directory
 from fleetcount.question.files import read_question
 from fleetcount.read.asking import WindowReader
 from fleetcount.read.readers import Reader, read_reader, trusted_in

@@ -23,7 +23,8 @@ from fleetcount_protocol.release.record_json import decimal_text, record_from_js
 from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 from fleetcount.command.base import JSON, StrictCommand, one_line, show
-from fleetcount.command.options import NumberRange, check_output_file, parse_count, parse_number, read_text, write_file
+from fleetcount.command.numbers import NumberRange, parse_number
+from fleetcount.command.options import check_output_file, parse_count, read_text, write_file
 
 _FILE = click.Path(path_type=Path)
 _LARGEST_COUNT: Final = 100_000

@@ -30,7 +30,8 @@ from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import Cross, H3Cells, SquareGrid, ValueDomain
 from fleetcount_protocol.window.window import Window
 
-from fleetcount.command.options import parse_spans, read_text, spans_text
+from fleetcount.command.numbers import parse_spans, spans_text
+from fleetcount.command.options import read_text
 from fleetcount.read.averages import OpenedNumbers, opened_numbers
 from fleetcount.read.crosstabs import names_of
 from fleetcount.read.records import Chain, kept_records, question_of_records

@@ -27,7 +27,8 @@ from fleetcount_simulator.populations.sumo_fleet import find_sumo
 from fleetcount_site.watch.events import EventWriter
 
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, one_line, show
-from fleetcount.command.options import EPSILON, SAMPLING_RATE, SEED, Count, check_output_directory, staged_directory
+from fleetcount.command.numbers import EPSILON, SAMPLING_RATE
+from fleetcount.command.options import SEED, Count, check_output_directory, staged_directory
 from fleetcount.command.progress import WORTH_SAYING_S, Progress, duration_text, progress_for
 from fleetcount.read.report import release_json
 from fleetcount.show.demo_question import DemoOptions, DemoQuestion, check_together, question_of

@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -25,8 +25,8 @@ from fleetcount_mechanisms.comparison import Compared, Unit, compare
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import InfeasibleTargetError
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
-from fleetcount_mechanisms.planned_noise import Spread
-from fleetcount_mechanisms.planning import Plan
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread
+from fleetcount_mechanisms.planning import MEAN_OF, Plan
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
@@ -35,12 +35,23 @@ from fleetcount_protocol.question.question import ONE_ANSWER_PERIOD_S
 from fleetcount_protocol.window.domain import PLACE_BITS
 from fleetcount_protocol.window.window import report_bytes
 
-from fleetcount.analyst.planning import ANY_GAUSSIAN, shares_of, shares_text
+from fleetcount.analyst.planning import ANY_GAUSSIAN, error_text, number_errors, shares_of, shares_text
 from fleetcount.command.base import one_line, show
 from fleetcount.command.options import staged_directory
 
 _HEAD: Final = ("way", "sd at 0", "sd at 100", "sd at 1,000", "total", "seen from", "bytes", "rounds", "if all collude")
 _COUNTS: Final = (0, 100, 1000)
+_NUMBER_HEAD: Final = (
+    "way",
+    *(f"of {devices:,}" for devices in MEAN_OF),
+    *("sd of a point", "total", "bytes", "rounds", "if all collude"),
+)
+_OF_NUMBERS: Final = {
+    "mean": "mean of so many numbers from 0 to 1",
+    "quantiles": "median of so many numbers spread evenly from 0 to 1",
+}
+_CHOSEN_BY: Final = MEAN_OF[1]
+"""How many devices' mean or median errs the least in the way that is recommended."""
 _THREATS: Final = {
     "one-honest": "One operator is honest",
     "all-collude": "All operators may collude",
@@ -52,7 +63,8 @@ _THREATS: Final = {
 class PlannedQuestion:
     """What is planned: so many windows, one every so many seconds, under (epsilon, delta) for all of them together.
 
-    Unless it is asked `alone`, the noise is strong enough for such questions one after the other.
+    Unless it is asked `alone`, the noise is strong enough for such questions one after the other. `show` is what a
+    number is asked for, whose `spread` follows from the law of noise.
     """
 
     devices: int
@@ -64,7 +76,8 @@ class PlannedQuestion:
     every: int
     delta: Fraction
     threat: str | None
-    spread: Spread | None = None
+    spread: Spread | Callable[[type[PlannedNoise]], Spread] | None = None
+    show: str | None = None
     alone: bool = False
     total: bool = True
 
@@ -99,7 +112,7 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
         raise InfeasibleTargetError(f"epsilon is {asked.epsilon} over {windows} windows, allowed: one noise can keep")
     lines = _lines(kept, asked)
     if asked.threat is not None:
-        best = min(kept, key=lambda row: row.plan.sd(0))
+        best = min(kept, key=lambda row: _error(row.plan))
         taken = f"{_THREATS[asked.threat]}: take {best.name!r}; if all collude, {_collusion(best, windows)}."
         lines += ["", taken, *_response_keys(best.plan)]
     show([_record(row, windows) for row in kept], lines, as_json=as_json)
@@ -126,31 +139,44 @@ def _periods(schedule: Schedule, units: dict[Unit, Coin]) -> dict[Unit, tuple[Co
 def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
     """Return the table, as Markdown, and what its columns mean."""
     windows, promise = asked.windows, f"epsilon {float(asked.epsilon):g} at delta {_power(asked.delta)}"
-    table = [_HEAD, *(_printed(row, windows) for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(_HEAD))]
+    head, printed = (_HEAD, _printed) if asked.show is None else (_NUMBER_HEAD, _printed_of_number)
+    table = [head, *(printed(row, windows) for row in rows)]
+    widths = [max(len(line[column]) for line in table) for column in range(len(head))]
     marks = ["-" * width for width in widths]
 
     def line(parts: Sequence[str]) -> str:
         return "| " + " | ".join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True)) + " |"
 
     said = []
-    if asked.spread is not None:
+    if isinstance(asked.spread, Spread):
         levels, shares = asked.spread.levels, shares_of(asked.spread.design(Truth(asked.values), ANY_GAUSSIAN))
         said = [f"Counts are of any of {len(levels.sides)} zooms in one report; epsilon is of all."]
         said += [f"In a question file: {shares_text(levels, shares)}"]
-    body = [line(_HEAD), line(marks), *(line(parts) for parts in table[1:])]
+    body = [line(head), line(marks), *(line(parts) for parts in table[1:])]
     return [
         f"{windows:,} window{'s' if windows > 1 else ''}, {promise} for all answers of a device together, against",
+        *_columns_words(asked),
+        *_followed_words(asked),
+        *said,
+        "",
+        *body,
+        *(_zoom_lines(rows) if asked.show is None else ()),
+    ]
+
+
+def _columns_words(asked: PlannedQuestion) -> list[str]:
+    if asked.show is not None:
+        return [
+            f"everyone but all operators together. of 200: error of the {_OF_NUMBERS[asked.show]},",
+            "in a window; sd of a point: error of its count; total: that of all points together, read with them;",
+            "bytes: the shares that a device sends for one answer.",
+        ]
+    return [
         "everyone but all operators together. sd: error of one cell of one window, true count 0, 100 or 1,000;",
         "total: that of all cells together where nobody is in one, by a number of its own if opened, with which cells",
         "are read too, else added up;",
         f"seen from: the smallest count told apart from 0 ({float(asked.level * 100):g} % each way); bytes: the shares",
         "that a device sends for one answer.",
-        *_followed_words(asked),
-        *said,
-        "",
-        *body,
-        *_zoom_lines(rows),
     ]
 
 
@@ -176,6 +202,7 @@ def _record(row: Compared, windows: int) -> dict[str, Any]:
         "noise": design.noise.name,
         **{f"noise_{name}": str(value) for name, value in design.noise.parameters.items()},
         **{f"sd_{count}": cell_sd(plan, count) for count in _COUNTS},
+        **number_errors(design),
         "sd_total": total_sd(plan),
         "smallest_count_seen": plan.smallest_count_seen,
         "bytes": _bytes(row),
@@ -197,6 +224,27 @@ def _printed(row: Compared, windows: int) -> tuple[str, ...]:
         str(plan.design.rounds),
         _collusion(row, windows),
     )
+
+
+def _printed_of_number(row: Compared, windows: int) -> tuple[str, ...]:
+    plan = row.plan
+    (errors,) = number_errors(plan.design).values()
+    whole = total_sd(plan)
+    return (
+        row.name,
+        *map(error_text, errors.values()),
+        f"{cell_sd(plan, 0):,.1f}",
+        "-" if whole is None else f"{whole:,.1f}",
+        f"{_bytes(row):,}",
+        str(plan.design.rounds),
+        _collusion(row, windows),
+    )
+
+
+def _error(plan: Plan) -> float:
+    """Return by what a way is chosen: the error of an empty cell, of a number that of its mean or median."""
+    errors = [each[_CHOSEN_BY] for each in number_errors(plan.design).values()]
+    return errors[0] if errors else plan.sd(0)
 
 
 def cell_sd(plan: Plan, count: int) -> float:

@@ -7,6 +7,7 @@ import contextlib
 import signal
 import sys
 from collections.abc import Generator, Sequence
+from dataclasses import asdict
 from decimal import Decimal
 from math import isnan
 from pathlib import Path
@@ -24,11 +25,13 @@ if TYPE_CHECKING:  # The examples can be printed without the extra `simulator`: 
     from fleetcount_simulator.model import EngineName
     from fleetcount_simulator.scenario.plan import Scenario
     from fleetcount_simulator.study.experiment import CaseSummary
+    from fleetcount_simulator.study.numbers import NumberSummary
     from fleetcount_simulator.study.scale import Runner
 
 _FILE: Final = click.Path(path_type=Path)
 _ENGINES: Final = ("exact-law", "per-device", "network")
 _SHOWN_CASES: Final = 25
+_NUMBER_COLUMNS: Final = ("case", "number", "of the fleet", "first release", "its interval", "error", "holding it")
 _COLUMNS: Final = ("case", "released", "error", "bias", "coverage", "of fleet", "width", "epsilon", "in all")
 
 
@@ -75,9 +78,13 @@ def simulate(  # noqa: PLR0913 one parameter an option, passed by name
     A list where the file needs one value makes a sweep: epsilon = ["1/2", 1, 2] runs three cases, two lists all their
     combinations. docs/simulating.md explains every key.
 
-    The output directory holds run.json (scenario, seed, version), the tables cases, releases, cells, attackers and
-    statement (Parquet; DuckDB and pandas read them) and report.html. The same scenario, seed and version give the same
-    tables, however many workers there are. An interrupted study goes on when the same command is given again.
+    With show = "mean" or "quantiles" of a direct number the table says what the first release shows, with its interval,
+    beside that of the fleet.
+
+    The output directory holds run.json (scenario, seed, version), the tables cases, releases, numbers, cells,
+    attackers and statement (Parquet; DuckDB and pandas read them) and report.html. The same scenario, seed and version
+    give the same tables, however many workers there are. An interrupted study goes on when the same command is given
+    again.
 
     Exit code 0; 2 for a wrong option or scenario file, with file, line and key; 130 interrupted, finished parts kept.
     """
@@ -104,12 +111,17 @@ def simulate(  # noqa: PLR0913 one parameter an option, passed by name
 def _case_json(one: "CaseSummary") -> dict[str, Any]:
     """Return a case for programs; what is not known (nothing was released) is None."""
     names = ("rmse", "bias_fleet", "coverage", "coverage_fleet", "mean_width")
-    numbers = {name: None if isnan(getattr(one, name)) else getattr(one, name) for name in names}
+    numbers = {name: _known(getattr(one, name)) for name in names}
     epsilons = [
         None if loss is None else f"{loss:f}" for loss in (one.statement[0].epsilon, one.statement[0].total_epsilon)
     ]
     losses = dict(zip(("epsilon", "total_epsilon"), epsilons, strict=True))
-    return {"case": one.name, "released": one.releases, "asked": one.asked, **numbers, **losses}
+    shown = [{name: _known(value) for name, value in asdict(each).items()} for each in one.numbers]
+    return {"case": one.name, "released": one.releases, "asked": one.asked, **numbers, **losses, "numbers": shown}
+
+
+def _known(value: object) -> object:
+    return None if isinstance(value, float) and isnan(value) else value
 
 
 def _print_example(name: str | None, *, as_json: bool) -> None:
@@ -180,7 +192,33 @@ def summary_lines(summaries: "Sequence[CaseSummary]") -> list[str]:
         "error, bias, width: devices in a cell (root mean square, mean against the whole fleet, mean of the intervals)",
         "coverage: how often an interval holds the truth of the devices counted; of fleet: of the whole fleet",
         "epsilon: what a release tells everybody about one device at most; in all: over all releases it answers",
+        *_number_lines(summaries),
     ]
+
+
+def _number_lines(summaries: "Sequence[CaseSummary]") -> list[str]:
+    """Return the numbers that releases show beside those of the fleet; nothing where none does."""
+    shown = [(one_line(case.name), one) for case in summaries for one in case.numbers]
+    if not shown:
+        return []
+    rows = [_NUMBER_COLUMNS, *(_number_row(name, one) for name, one in shown[:_SHOWN_CASES])]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    if len(shown) > _SHOWN_CASES:
+        lines.append(f"... and {len(shown) - _SHOWN_CASES} more numbers in the table numbers")
+    return ["", *lines]
+
+
+def _number_row(name: str, one: "NumberSummary") -> tuple[str, ...]:
+    return (
+        name,
+        one.what,
+        f"{one.fleet:,.4g} {one.unit}".rstrip(),
+        "-" if isnan(one.estimate) else f"{one.estimate:,.4g}",
+        f"{one.low:,.4g} to {one.high:,.4g}",
+        "-" if isnan(one.error) else f"{one.error:,.2g}",
+        f"{one.holding} of {one.intervals}",
+    )
 
 
 def _right(text: str, width: int) -> str:

@@ -46,14 +46,14 @@ class Keys:
     network: Path | None = setting(
         Settings.file,
         default=None,
-        about="a SUMO network (.net.xml or .net.xml.gz): all edges and their lines; needed for nearest, and for a map",
+        about="a SUMO network (.net.xml or .net.xml.gz): edges and their lines; needed for nearest, and for a map",
         example='"town.net.xml.gz"',
     )
     within_m: Fraction | None = setting(
         Table.number,
         ANY_LENGTH,
         default=None,
-        about="nearest only: a position farther than this from every line is on no edge; default 30",
+        about="nearest only: a position farther from every line is on no edge; default 30",
         example="30",
     )
 

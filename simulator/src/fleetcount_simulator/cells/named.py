@@ -48,7 +48,7 @@ class Keys:
     values: tuple[str, ...] | None = setting(
         _names,
         default=None,
-        about="the names that may be answered, in their order; any other in the data is refused; default: those found",
+        about="the names, in their order; any other in the data is refused; default: those found",
         example='["car", "van", "lorry"]',
     )
     at_once: int = setting(
@@ -56,14 +56,14 @@ class Keys:
         1,
         MAX_VALUES,
         default=1,
-        about="how many names a vehicle has at once at most in its answer; above 1 a cell of the data holds several",
+        about="how many names a vehicle tells at most; above 1 a cell of the data holds several",
         example="3",
     )
     separator: str | None = setting(
         Settings.printable,
         1,
         default=None,
-        about="with at_once: the character between the names of a cell, default a semicolon",
+        about="with at_once: what is between the names of a cell; default a semicolon",
         example='"|"',
     )
 

@@ -40,7 +40,7 @@ class SpeedKeys:
 
     bins_kmh: tuple[Fraction, ...] = setting(
         _bins,
-        about="lower ends of the bins in km/h, ascending; the last has no upper end; slower than the first is value 0",
+        about="lower ends of the bins, ascending; the last has no upper end; slower than the first is value 0",
         example="[30, 50]",
     )
 
@@ -52,8 +52,8 @@ _SPEED: Final = Range("[-1000, 1000]")
 class NumberKeys:
     """[question] of cells `number`."""
 
-    low_kmh: Fraction = setting(Table.number, _SPEED, about="the lowest of the values in km/h", example="0")
-    high_kmh: Fraction = setting(Table.number, _SPEED, about="the highest of the values in km/h", example="130")
+    low_kmh: Fraction = setting(Table.number, _SPEED, about="the lowest value", example="0")
+    high_kmh: Fraction = setting(Table.number, _SPEED, about="the highest value", example="130")
     points: int = setting(
         Table.integer,
         2,
@@ -66,7 +66,7 @@ class NumberKeys:
         Table.choice,
         ("clamp", "none"),
         default="clamp",
-        about='"clamp": a speed beyond the lowest or highest value is that value (default); "none": it is value 0',
+        about='a speed beyond these: "clamp" (default): the nearer of them; "none": value 0',
         example='"none"',
     )
 

@@ -41,7 +41,7 @@ class Keys:
         1,
         MAX_CELLS,
         default=None,
-        about='cells = "none" only: how many values there are, 1 to 100000',
+        about='cells = "none" only: how many values, 1 to 100000',
         example="5835",
     )
     shape: str = setting(
@@ -59,7 +59,7 @@ class Keys:
         1,
         1000,
         default=None,
-        about="normal: how many hot spots, 1 to 1000, the r-th like 1/r; default 5",
+        about="normal: 1 to 1000 hot spots, the r-th like 1/r; default 5",
         example="3",
     )
     spread: Fraction | None = setting(
@@ -74,14 +74,14 @@ class Keys:
         (1, MAX_LIST),
         _WEIGHT,
         default=None,
-        about="list: one weight per value, in their order",
+        about="list: a weight per value, in order",
         example="[5, 3, 1, 1]",
     )
     elsewhere: Fraction = setting(
         Table.number,
         SHARE,
         default=Fraction(0),
-        about="share of the devices without a value, 0 to 1; default 0",
+        about="share without a value, 0 to 1; default 0",
         example='"1/4"',
     )
 

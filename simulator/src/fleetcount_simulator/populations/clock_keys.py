@@ -24,8 +24,7 @@ class FleetKeys:
         2,
         MAX_DEVICES,
         default=None,
-        about="how many devices, 2 to 10^12; fewer than the data have are drawn, more repeat them; default: as the"
-        " data",
+        about="how many, 2 to 10^12; fewer than the data have are drawn, more repeat them; default: as the data",
         example="10000",
     )
 
@@ -38,7 +37,7 @@ class TraceKeys(FleetKeys):
         Table.choice,
         ("any", "seen"),
         default=None,
-        about='when devices are fewer than vehicles: "any" (default), or "seen": those seen at epoch 0 first',
+        about='when fewer are drawn: "any" (default), or "seen": those seen at epoch 0 first',
         example='"seen"',
     )
     interval_s: Fraction = setting(
@@ -52,7 +51,7 @@ class TraceKeys(FleetKeys):
         Table.number,
         _MOMENT,
         default=None,
-        about="when the first epoch begins, in the data's time; default: the first row",
+        about="when epoch 0 begins, in the data's time; default: the first row",
         example="600",
     )
     epochs: int | None = setting(
@@ -67,7 +66,7 @@ class TraceKeys(FleetKeys):
         Table.number,
         _WINDOW,
         default=None,
-        about="a vehicle counts when first seen within this long of an epoch's beginning; 0: its first moment only",
+        about="how long after an epoch's beginning a vehicle may first be seen; 0: its first moment only",
         example="60",
     )
 

@@ -64,7 +64,7 @@ class Keys:
         0,
         MAX_DEVICES,
         default=0,
-        about="devices without a value, beyond those of the table; default 0",
+        about="further devices, without a value; default 0",
         example="5000",
     )
     devices: int | None = setting(
@@ -72,7 +72,7 @@ class Keys:
         2,
         MAX_DEVICES,
         default=None,
-        about="scale all counts to this sum, 2 to 10^12 (largest remainders rounded up); default: as they are",
+        about="scale counts to this sum, 2 to 10^12 (largest remainders rounded up); default: as they are",
         example="1000000000",
     )
 

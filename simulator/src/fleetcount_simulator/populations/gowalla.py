@@ -35,7 +35,7 @@ class Keys:
     file: Path | None = setting(
         Settings.file,
         default=None,
-        about="a table of locations with checkins, users, lat and lon",
+        about="a table with location, checkins, users, lat and lon",
         example='"locations.csv.gz"',
     )
     places: int = setting(
@@ -43,7 +43,7 @@ class Keys:
         1,
         100_000,
         default=5835,
-        about="how many of the busiest places, 1 to 100000; default 5835",
+        about="how many of the busiest, 1 to 100000; default 5835",
         example="1000",
     )
     unit: str = setting(

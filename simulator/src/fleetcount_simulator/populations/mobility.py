@@ -59,21 +59,21 @@ class Keys:
         Table.number,
         Range("[1, 200]"),
         default=Fraction(30),
-        about="mean speed of a driving vehicle, 1 to 200; each has its own; default 30",
+        about="mean speed of vehicles, 1 to 200; default 30",
         example="40",
     )
     commuters: Fraction = setting(
         Table.number,
         SHARE,
         default=Fraction("0.7"),
-        about="share of vehicles that drive to work and home, 0 to 1; default 0.7",
+        about="share that drives to work and home, 0 to 1; default 0.7",
         example='"2/3"',
     )
     errands: Fraction = setting(
         Table.number,
         SHARE,
         default=Fraction("0.3"),
-        about="share of vehicles that drive on an errand a day, 0 to 1; default 0.3",
+        about="share that drives on an errand a day, 0 to 1; default 0.3",
         example="0.5",
     )
     free_days: tuple[Fraction, ...] = setting(
@@ -81,7 +81,7 @@ class Keys:
         (0, 7),
         Range("[0, 6]"),
         default=(),
-        about="days of every seven, counted from 0, without commuting; default none (day 0 a Monday: [5, 6])",
+        about="days of every seven, from 0, without commuting; default none",
         example="[5, 6]",
     )
     rush_hours: tuple[Fraction, ...] = setting(
@@ -96,21 +96,21 @@ class Keys:
         Table.number,
         Range("[0, 6]"),
         default=Fraction(1),
-        about="standard deviation of departures in hours, 0 to 6; default 1",
+        about="sd of departures, 0 to 6; default 1",
         example="0.5",
     )
     work_spread: Fraction = setting(
         Table.number,
         Range("[0, 10]"),
         default=Fraction("0.15"),
-        about="places of work around the middle: 0 to 10 town widths; default 0.15",
+        about="sd of places of work around the middle, 0 to 10 town widths; default 0.15",
         example="0.3",
     )
     start_h: Fraction = setting(
         Table.number,
         Range("[0, 24]"),
         default=Fraction(0),
-        about="hour of the first day when epoch 0 is asked, 0 to 24; default 0",
+        about="hour of epoch 0, 0 to 24; default 0",
         example="6",
     )
     hours: Fraction = setting(
@@ -138,7 +138,7 @@ class Keys:
         Table.choice,
         ("none", "place"),
         default="none",
-        about='"none" (default): a parked vehicle answers none of them; "place": where it stands',
+        about='a parked vehicle answers "none" (default), or its "place"',
         example='"place"',
     )
 

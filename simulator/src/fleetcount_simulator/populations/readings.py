@@ -44,7 +44,7 @@ class Keys:
         Table.printable,
         200,
         default=None,
-        about="column that says how many devices a row stands for; default: one each",
+        about="column of how many devices a row stands for; default: one",
         example='"persons"',
     )
     devices: int | None = setting(
@@ -52,7 +52,7 @@ class Keys:
         2,
         MAX_DEVICES,
         default=None,
-        about="scale all counts to this sum, 2 to 10^12 (largest remainders rounded up); default: as they are",
+        about="scale counts to this sum, 2 to 10^12 (largest remainders rounded up); default: as they are",
         example="1000000",
     )
 

@@ -45,19 +45,19 @@ class Keys(TraceKeys):
     config: Path | None = setting(
         Settings.file,
         default=None,
-        about="a SUMO configuration to run (.sumocfg) instead of a grid",
+        about="a configuration to run (.sumocfg) instead of a grid",
         example='"run.sumocfg"',
     )
     network: Path | None = setting(
         Settings.file,
         default=None,
-        about="a SUMO network (.net.xml, .net.xml.gz) instead of a grid",
+        about="a network (.net.xml, .net.xml.gz) instead of a grid",
         example='"town.net.xml.gz"',
     )
     routes: Path | None = setting(
         Settings.file,
         default=None,
-        about="with network: its routes; default: trips between random edges",
+        about="with network: its routes; default: random trips",
         example='"town.rou.xml"',
     )
     columns: int | None = setting(
@@ -83,7 +83,7 @@ class Keys(TraceKeys):
         2,
         100_000,
         default=None,
-        about="random trips when no routes are given, 2 to 100000; default 500",
+        about="random trips without routes, 2 to 100000; default 500",
         example="2000",
     )
     duration_s: int | None = setting(
@@ -101,7 +101,7 @@ class Keys(TraceKeys):
         Table.number,
         ANY_LENGTH,
         default=Fraction(600),
-        about="SUMO is ended when it takes longer; default 600",
+        about="the longest SUMO may take; default 600",
         example="1200",
     )
 

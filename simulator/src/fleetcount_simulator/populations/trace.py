@@ -37,7 +37,7 @@ class Keys(TraceKeys):
         Table.choice,
         (",", ";", "\t", "|"),
         default=",",
-        about='what stands between the fields of a CSV: "," (default), ";", "\\t" or "|"',
+        about='between fields of a CSV: "," (default), ";", "\\t" or "|"',
         example='";"',
     )
     time: str = setting(

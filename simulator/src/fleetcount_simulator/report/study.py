@@ -34,6 +34,14 @@ _BY_CASE: Final = """
       {means}
     FROM {releases} GROUP BY "case" {group} ORDER BY "case" {group}
 """
+_NUMBERS: Final = """
+    SELECT "case", what, any_value(unit) AS unit, avg(fleet) AS fleet, avg(estimate) AS mean_estimate,
+      sqrt(avg((estimate - fleet) * (estimate - fleet))) AS error, avg(high - low) AS width,
+      arg_min(estimate, run * 1000000 + epoch) AS estimate, arg_min(low, run * 1000000 + epoch) AS low,
+      arg_min(high, run * 1000000 + epoch) AS high, count(*) AS intervals,
+      count(*) FILTER (WHERE low <= fleet AND fleet <= high) AS holding
+    FROM {numbers} GROUP BY "case", what ORDER BY "case", min(q)
+"""
 _MEANS: Final = ("bias", "bias_fleet", "coverage", "coverage_fleet")
 _SCORES: Final = frozenset(
     {"case", "run", "epoch", "released", "cells", "participants", "mean_abs_error", "max_abs_error", "mean_width"}
@@ -91,7 +99,8 @@ class CaseResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Study:
-    """All data of a report: record, axes that were swept, cases, epochs, statements, attackers, rules of noise.
+    """All data of a report: record, axes that were swept, cases, epochs, statements, attackers, rules of noise, and the
+    numbers that releases show, summed up by case.
 
     `epochs` has sums of `epoch_step` epochs each, empty where every question is asked once.
     """
@@ -103,6 +112,7 @@ class Study:
     statements: Sequence[Mapping[str, Any]] = field(repr=False)
     attackers: Sequence[Mapping[str, Any]] = field(repr=False)
     rules: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
+    numbers: Sequence[Mapping[str, Any]] = field(default=(), repr=False)
     epoch_step: int = 1
 
     @property
@@ -136,7 +146,7 @@ class Tables:
         Raises:
             ScenarioError: a table cannot be read or lacks a column.
         """
-        sources = {name: self._source(name) for name in (*_NEEDED, "places", "rules")}
+        sources = {name: self._source(name) for name in (*_NEEDED, "numbers", "places", "rules")}
         try:
             found = self._database.execute(query.format(**sources, **parts), list(values))
             names = [str(column[0]) for column in found.description or ()]
@@ -188,6 +198,7 @@ def read_study(directory: Path, tables: Tables) -> Study:
         statements=statements,
         attackers=tables.rows('SELECT * FROM {attackers} ORDER BY "case"'),
         rules=tables.rows("SELECT * FROM {rules}") if tables.has("rules") else (),
+        numbers=tables.rows(_NUMBERS) if tables.has("numbers") else (),
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 from fleetcount_analysis.figures.charts import Measure, said
 from fleetcount_analysis.figures.words import number, percent
 
-from fleetcount_simulator.report.study import CaseResult, Study
+from fleetcount_simulator.report.study import CaseResult, Study, share_measure
 
 _MEASURES: Final = {
     "guess_rate": "right guesses",
@@ -45,7 +45,7 @@ class ReportTable:
 
 def report_tables(study: Study) -> list[ReportTable]:
     """Return all tables that have rows."""
-    made = (case_table(study), attacker_table(study), statement_table(study), tally_table(study))
+    made = (case_table(study), number_table(study), attacker_table(study), statement_table(study), tally_table(study))
     return [table for table in made if table.rows]
 
 
@@ -78,6 +78,35 @@ def _case_row(case: CaseResult) -> list[str]:
         number(case.width),
         _loss(case.epsilon, case.delta),
         _loss(case.total_epsilon, case.total_delta),
+    ]
+
+
+def number_table(study: Study) -> ReportTable:
+    """Return a row for every number that a case's releases show, beside that of the fleet."""
+    names = {case.index: case.name for case in study.cases}
+    head = (
+        *("case", "number", "of the fleet", "mean estimate", "error", "first release", "its interval"),
+        *("mean width", "intervals", "holding the fleet's"),
+    )
+    rows = [_number_row(row, names) for row in study.numbers]
+    return ReportTable(caption="Numbers beside those of the fleet", head=head, rows=rows, texts=2)
+
+
+def _number_row(row: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
+    def said_of(name: str) -> str:
+        return number(_plain(row[name]))
+
+    return [
+        names.get(int(row["case"]), str(row["case"])),
+        str(row["what"]),
+        f"{said_of('fleet')} {row['unit']}".rstrip(),
+        said_of("mean_estimate"),
+        said_of("error"),
+        said_of("estimate"),
+        f"{said_of('low')} to {said_of('high')}",
+        said_of("width"),
+        f"{row['intervals']:,}",
+        said(share_measure(row["holding"] / row["intervals"], None, row["intervals"], 1), share=True),
     ]
 
 

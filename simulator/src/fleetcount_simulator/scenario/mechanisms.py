@@ -22,16 +22,17 @@ from fleetcount_mechanisms.answers import (
 )
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
-from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, geometric_for
-from fleetcount_mechanisms.planning import default_sampling_rate
+from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, geometric_for, noise_for
+from fleetcount_mechanisms.planning import SHOWN, default_sampling_rate, not_shown
 from fleetcount_mechanisms.protection import flips_protecting
 from fleetcount_mechanisms.responses import Flips
 from fleetcount_protocol.limits import MAX_ZOOMS
+from fleetcount_protocol.window.domain import Numbers
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range
 
-from fleetcount_simulator.model import ONE_SIDED, Mechanism, MechanismKind
+from fleetcount_simulator.model import ONE_SIDED, AnswerSpace, Mechanism, MechanismKind, shown_spread
 from fleetcount_simulator.standing import StandingQuestion
 
 _NOISE_PROTECTS: Final = (AnswerForm.TWO_ROUNDS, AnswerForm.TRUTH)
@@ -45,6 +46,14 @@ _VARIANCE: Final = Range("[1/4, 100000000]")
 _SD: Final = Range("[1/2, 10000]")
 _GAUSSIAN: Final = ("noise_variance", "noise_sd")
 _OPEN_UNIT: Final = Range("(0, 1)")
+_NO_SHOW: Final = {
+    "number": "of answers that are no numbers, allowed: question.cells = 'number'",
+    "mode": "of answers that are not direct, allowed: kind = 'direct'; a mean of others is read from their cells",
+    "one-sided": "of one-sided counts, allowed: kind = 'direct'",
+    "zooms": "beside zooms, allowed: show = 'quantiles', or no zooms",
+}
+"""Why a mechanism does not show what it asks for."""
+_FEWER: Final = "fewer question.points, or more epsilon, need less noise on what is opened beside them"
 
 
 def mechanism_kinds() -> tuple[str, ...]:
@@ -55,16 +64,18 @@ def mechanism_kinds() -> tuple[str, ...]:
 def mechanism_keys(kind: str) -> tuple[str, ...]:
     """Return the keys of a kind, besides `name` and `kind`.
 
-    `zooms` is the number of zooms of a square grid; `margins` opens those of a cross, whose noise is given. `noise` is
-    "geometric" or "gaussian", for noise that follows from the promise of a question. `epsilon` is the loss of a
-    release, from which the noise follows, for kinds that noise alone protects; `epsilon_local` is the loss of one
-    answer that a device randomizes. Gaussian noise is given by its variance or by its standard deviation.
+    `zooms` is the number of zooms of a square grid; `margins` opens those of a cross, whose noise is given; `show` is
+    what a number is asked for. `noise` is "geometric" or "gaussian", for noise that follows from the promise of a
+    question. `epsilon` is the loss of a release, from which the noise follows, for kinds that noise alone protects;
+    `epsilon_local` is the loss of one answer that a device randomizes. Gaussian noise is given by its variance or by
+    its standard deviation.
     """
     if kind == ONE_SIDED:
         return "epsilon", "noise_epsilon", "direction", "zooms"
     family = kind_named(kind)
     if family.form in _NOISE_PROTECTS:
-        return *family.parameters, "epsilon", "noise_epsilon", *_GAUSSIAN, "noise", "zooms", "margins"
+        shown = ["show"] * (family.form is AnswerForm.TRUTH)
+        return *family.parameters, "epsilon", "noise_epsilon", *_GAUSSIAN, "noise", "zooms", "margins", *shown
     local = () if family.from_epsilon is None else ("epsilon_local",)
     return *local, *family.parameters, *["protects"] * family.flips, "noise_epsilon", *_GAUSSIAN
 
@@ -90,20 +101,41 @@ class AskedMechanism:
     parameters: tuple[tuple[str, Fraction], ...]
     zooms: int
     margins: bool
+    show: str | None
     protects: Mapping[int, Collection[int]] | None
     table: Table = field(repr=False)
 
-    def for_values(self, values: int, most: int = 1) -> Mechanism:
-        """Return the mechanism for a question of V values, of which devices tell up to `most` at once, with its law and
-        noise checked.
+    def for_question(self, question: AnswerSpace) -> Mechanism:
+        """Return the mechanism for a question, with its law and noise checked.
 
         Raises:
-            ScenarioError: this kind does not ask V values, or no noise reaches the loss asked for; names the key.
+            ScenarioError: this kind does not ask it, or no noise reaches the loss asked for; names the key.
         """
+        values, most = question.values, question.most
+        made = self._without_noise(values)
+        answer = cast("AnswerLaw", self.table.naming(lambda: made.answer(values), "kind", MechanismError))
+        if most > 1:
+            answer = self._of_sets(values, most)
+        if self.show is not None:
+            return self._of_number(made, answer, question)
+        target = self.epsilon
+        if self.promised is not None:
+            spread = Spread(levels=Levels(values, most=most_of(answer)))
+            noise = self.table.naming(lambda: self._promised_noise(answer, spread), "noise", MechanismError)
+            return _with_noise(made, noise)
+        if target is None:
+            return made
+        share, one_sided = Fraction(1, require_levels(answer, self.zooms)), self.kind == ONE_SIDED
+        if most > 1:
+            share = Spread(levels=Levels(values, most=most)).cells_share(TwoSidedNoise)
+        noise = self.table.naming(lambda: geometric_for(answer, target, one_sided, share), "epsilon", MechanismError)
+        return replace(made, noise_epsilon=noise.epsilon)
+
+    def _without_noise(self, values: int) -> Mechanism:
         rate = self.sampling_rate
         if self.kind == "sampling" and rate is None:
             rate = default_sampling_rate(values)
-        made = Mechanism(
+        return Mechanism(
             name=self.name,
             kind=self.kind,
             sampling_rate=rate,
@@ -114,21 +146,25 @@ class AskedMechanism:
             parameters=self.parameters,
             zooms=self.zooms,
             margins=self.margins,
+            show=self.show,
             flips=self._flips(values),
         )
-        answer = cast("AnswerLaw", self.table.naming(lambda: made.answer(values), "kind", MechanismError))
-        if most > 1:
-            answer = self._of_sets(values, most)
-        target = self.epsilon
-        if self.promised is not None:
-            return self._with_promised_noise(made, answer, self.promised)
-        if target is None:
-            return made
-        share, one_sided = Fraction(1, require_levels(answer, self.zooms)), self.kind == ONE_SIDED
-        if most > 1:
-            share = Spread(levels=Levels(values, most=most)).cells_share(TwoSidedNoise)
-        noise = self.table.naming(lambda: geometric_for(answer, target, one_sided, share), "epsilon", MechanismError)
-        return replace(made, noise_epsilon=noise.epsilon)
+
+    def _of_number(self, made: Mechanism, answer: AnswerLaw, question: AnswerSpace) -> Mechanism:
+        """Return the mechanism of a number that is asked for its mean or quantiles."""
+        show, values, target = str(self.show), question.values, self.epsilon
+        if not isinstance(question.domain, Numbers):
+            raise self.table.wrong("show", f"is {show!r} {_NO_SHOW['number']}")
+        try:
+            spread = shown_spread(show, values, self._law, self.zooms)
+            if self.promised is not None:
+                made = _with_noise(made, self._promised_noise(answer, spread))
+            elif target is not None:
+                made = _with_noise(made, noise_for(answer, target, TwoSidedNoise, spread))
+            spread.design(answer, made.noise)
+        except MechanismError as error:
+            raise self.table.wrong("show", f"is {show!r} of {values} points: {error}; {_FEWER}") from error
+        return made
 
     def _flips(self, values: int) -> tuple[Flips, ...]:
         asked = self.protects
@@ -144,19 +180,28 @@ class AskedMechanism:
             raise self.table.refuse(key, f"{allowed} with question.at_once = {most}")
         return Truth(values, most)
 
-    def _with_promised_noise(self, made: Mechanism, answer: AnswerLaw, question: StandingQuestion) -> Mechanism:
-        """Return the mechanism with the least noise that keeps the promise of a question."""
-        law = GaussianNoise if self.noise == "gaussian" else TwoSidedNoise
-        noise = self.table.naming(lambda: _promised_noise(answer, question, law), "noise", MechanismError)  # type: ignore[arg-type]  # Laws are frozen values.
-        if isinstance(noise, GaussianNoise):
-            return replace(made, noise_variance=noise.variance)
-        return replace(made, noise_epsilon=noise.epsilon)
+    @property
+    def _law(self) -> type[PlannedNoise]:
+        """The law of the noise that is given or solved for, where it has two sides."""
+        gaussian = self.noise_variance is not None or self.noise == "gaussian"
+        return GaussianNoise if gaussian else TwoSidedNoise
+
+    def _promised_noise(self, answer: AnswerLaw, spread: Spread) -> PlannedNoise:
+        """Return the least noise that keeps the promise of the question."""
+        return _promised_noise(answer, cast("StandingQuestion", self.promised), self._law, spread)  # type: ignore[arg-type]  # Laws are frozen values.
+
+
+def _with_noise(made: Mechanism, noise: PlannedNoise) -> Mechanism:
+    if isinstance(noise, GaussianNoise):
+        return replace(made, noise_variance=noise.variance)
+    return replace(made, noise_epsilon=noise.epsilon)
 
 
 @lru_cache(maxsize=256)
-def _promised_noise(answer: AnswerLaw, question: StandingQuestion, law: type[PlannedNoise]) -> PlannedNoise:
+def _promised_noise(
+    answer: AnswerLaw, question: StandingQuestion, law: type[PlannedNoise], spread: Spread
+) -> PlannedNoise:
     # Cached: a case is made in several places, and the exact sums of a long unit take seconds.
-    spread = Spread(levels=Levels(answer.values, most=most_of(answer)))
     return noise_for_promise(
         answer, question.shape, cast("Fraction", question.epsilon), question.delta, law, spread=spread
     )
@@ -192,6 +237,7 @@ def read_mechanism(table: Table, question: StandingQuestion | None = None) -> As
         parameters=own,
         zooms=_zooms(table, promised),
         margins=_margins(table, promised),
+        show=_show(table, kind, variance),
         protects=_protects(table) if table.has("protects") else None,
         table=table,
     )
@@ -200,7 +246,8 @@ def read_mechanism(table: Table, question: StandingQuestion | None = None) -> As
 def _refuse_unknown_keys(table: Table, kind: str) -> None:
     allowed = ("name", "kind", *mechanism_keys(kind))
     for key in table.content:
-        if key not in allowed:
+        # A kind that shows no number is told why, and not that there is no such key.
+        if key not in (*allowed, "show"):
             raise table.wrong(key, f"is not a key of kind {kind!r}; its keys are: {', '.join(allowed)}")
 
 
@@ -220,7 +267,7 @@ def _promise(table: Table, kind: str, question: StandingQuestion | None) -> Stan
 
 def _zooms(table: Table, promised: StandingQuestion | None) -> int:
     zooms = table.integer("zooms", 1, MAX_ZOOMS, 1)
-    if zooms > 1 and promised is not None:
+    if zooms > 1 and promised is not None and not table.has("show"):
         raise table.wrong("zooms", "and schedule.epsilon are both given; give the noise of a number in its place")
     return zooms
 
@@ -230,6 +277,20 @@ def _margins(table: Table, promised: StandingQuestion | None) -> bool:
     if asked and (promised is not None or table.has("epsilon")):
         raise table.wrong("margins", "and an epsilon are both given; give the noise of a number in its place")
     return asked
+
+
+def _show(table: Table, kind: str, variance: Fraction | None) -> str | None:
+    """Return what a number is asked for; whether it is one is known with the question."""
+    if not table.has("show"):
+        return None
+    show, zoomed = table.choice("show", SHOWN), table.integer("zooms", 1, MAX_ZOOMS, 1) > 1
+    form = AnswerForm.TRUTH if kind == ONE_SIDED else kind_named(kind).form
+    law = OneSidedNoise if kind == ONE_SIDED else TwoSidedNoise if variance is None else GaussianNoise
+    if why := not_shown(show, form, law, number=True, zoomed=zoomed, total=True):
+        raise table.wrong("show", f"is {show!r} {_NO_SHOW[why]}")
+    if table.boolean("margins", default=False):
+        raise table.wrong("margins", "and show are both given; a number has no margins")
+    return show
 
 
 def _protects(table: Table) -> Mapping[int, Collection[int]]:

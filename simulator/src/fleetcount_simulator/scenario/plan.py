@@ -100,7 +100,7 @@ class Scenario:
             index=index,
             point=plan.point,
             population=population,
-            mechanism=plan.mechanism.for_values(population.question.values, population.question.most),
+            mechanism=plan.mechanism.for_question(population.question),
             aggregators=plan.aggregators,
             min_batch_size=plan.min_batch_size,
             level=plan.level,

@@ -21,6 +21,7 @@ from fleetcount_simulator.model import Case, EngineName
 from fleetcount_simulator.scenario.plan import Scenario
 from fleetcount_simulator.study import results
 from fleetcount_simulator.study.directory import StudyDirectory, open_study
+from fleetcount_simulator.study.numbers import NumberSummary, number_summaries
 from fleetcount_simulator.study.rules import rule_rows
 from fleetcount_simulator.study.scale import Runner
 from fleetcount_simulator.study.shards import (
@@ -57,7 +58,10 @@ class StudySettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CaseSummary:
-    """A summary of a case: means over its releases, errors and widths in devices; nan where nothing was released."""
+    """A summary of a case: means over its releases, errors and widths in devices; nan where nothing was released.
+
+    `numbers` are those that its releases show.
+    """
 
     name: str
     releases: int
@@ -68,6 +72,7 @@ class CaseSummary:
     coverage_fleet: float
     mean_width: float
     statement: tuple[Statement, ...]
+    numbers: tuple[NumberSummary, ...] = ()
 
 
 def run_study(
@@ -194,6 +199,7 @@ def _write_tables(
 ) -> list[CaseSummary]:
     """Write the tables, reading the shards of one case at a time; return the summaries."""
     releases: list[Mapping[str, NDArray[Any]]] = []
+    numbers: list[Mapping[str, NDArray[Any]]] = []
     cells: list[Mapping[str, NDArray[Any]]] = []
     attackers: list[Mapping[str, Any]] = []
     cases: list[Case] = []
@@ -206,15 +212,18 @@ def _write_tables(
         columns = {name: column[order] for name, column in releases_by_shard.items()}
         number = np.full(len(columns["run"]), one.index, dtype=np.int64)
         releases.append({"case": number} | columns)
+        shown = results.joined([shard.numbers for shard in shards])
+        numbers.append(results.number_columns(case, shown))
         attackers += [{"case": one.index, **row} for shard in shards for row in shard.attackers]
         if plan.keep_cells:
             cells.append(results.cell_columns(case, shards))
         cases.append(case)
-        summaries.append(_summary(case, columns, one.statement))
+        summaries.append(_summary(case, columns, shown, one.statement))
     writer = results.TableWriter(directory, csv=settings.csv)
     for name, made in (
         ("cases", results.case_columns(cases, scenario.axes)),
         ("releases", results.joined(releases)),
+        ("numbers", results.joined(numbers)),
         (
             "cells",
             results.joined(cells)
@@ -231,7 +240,12 @@ def _write_tables(
     return summaries
 
 
-def _summary(case: Case, columns: Mapping[str, NDArray[Any]], statement: tuple[Statement, ...]) -> CaseSummary:
+def _summary(
+    case: Case,
+    columns: Mapping[str, NDArray[Any]],
+    numbers: Mapping[str, NDArray[Any]],
+    statement: tuple[Statement, ...],
+) -> CaseSummary:
     shown = columns["released"]
 
     def mean(name: str) -> float:
@@ -247,4 +261,5 @@ def _summary(case: Case, columns: Mapping[str, NDArray[Any]], statement: tuple[S
         coverage_fleet=mean("coverage_fleet"),
         mean_width=mean("mean_width"),
         statement=statement,
+        numbers=number_summaries(case, numbers),
     )

@@ -2,6 +2,7 @@
 
     cases       a row for each case: every axis, the mechanism and its parameters, devices, values
     releases    for each run of a case at an epoch: the columns of `scores`, and the engine's tallies
+    numbers     for each number that one of a case's first releases shows: of the fleet, estimate and interval
     cells       for each value of a case at an epoch: truth, the first run's estimate, coverage over the runs
     attackers   for each measurement of an attacker of a case: the columns of `attackers`
     statement   for each adversary of a case: text, epsilon and delta of one release and of all
@@ -19,19 +20,21 @@ from typing import Any, Final
 import numpy as np
 from fleetcount_analysis.csv_texts import csv_cell
 from fleetcount_analysis.parquet_files import open_database, written_path
+from fleetcount_protocol.window.domain import Numbers
 from fleetcount_transport.toml_values import exact_number
 from numpy.typing import NDArray
 
 from fleetcount_simulator.model import Case, Places, Row
 from fleetcount_simulator.rounding import fleet_truth
 from fleetcount_simulator.study.directory import StudyDirectory
+from fleetcount_simulator.study.numbers import number_name
 from fleetcount_simulator.study.scores import Cells
 from fleetcount_simulator.study.shards import ShardResult
 from fleetcount_simulator.study.statements import Statement
 
 Columns = dict[str, NDArray[Any]]
 
-TABLES: Final = ("cases", "releases", "cells", "attackers", "statement", "places", "rules")
+TABLES: Final = ("cases", "releases", "numbers", "cells", "attackers", "statement", "places", "rules")
 
 
 class TableWriter:
@@ -221,6 +224,23 @@ def _outline(corners: Sequence[tuple[float, float]], places: Places) -> str:
 
 def _corners(corners: Sequence[tuple[float, float]]) -> str:
     return ", ".join(f"{float(x)!r} {float(y)!r}" for x, y in corners)
+
+
+# Numbers.
+
+
+def number_columns(case: Case, columns: Mapping[str, NDArray[Any]]) -> Columns:
+    """Return the numbers that a case's releases show, from the columns of `numbers.shown_numbers`."""
+    names, domain = [number_name(q) for q in columns["q"].tolist()], case.population.question.domain
+    unit = domain.unit if isinstance(domain, Numbers) else ""
+    return {
+        "case": np.full(len(names), case.index, dtype=np.int64),
+        "run": columns["run"],
+        "epoch": columns["epoch"],
+        "what": np.array(names, dtype=object),
+        "unit": np.array([unit] * len(names), dtype=object),
+        **{name: columns[name] for name in ("q", "fleet", "estimate", "low", "high")},
+    }
 
 
 # Cells.

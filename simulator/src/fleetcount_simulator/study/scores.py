@@ -35,8 +35,8 @@ def score_releases(
 ) -> dict[str, NDArray[Any]]:
     """Return the columns of the releases table for one epoch, one row per run; `truth` (V,) is the whole fleet's.
 
-    `mean` are the numbers of the values (V,) and the mean of the fleet's readings, where devices are asked for a
-    number.
+    `mean` are the estimates of the mean number (runs,) and the mean of the fleet's readings, where devices are asked
+    for a number.
     """
     counted = outcome.counted[:, 1:]
     error, error_fleet = reading.estimates - counted, reading.estimates - truth
@@ -51,7 +51,7 @@ def score_releases(
         "coverage": np.mean(_holds(reading, counted), axis=1),
         "coverage_fleet": np.mean(_holds(reading, truth), axis=1),
         "mean_width": np.mean((reading.high - reading.low).astype(np.float64), axis=1),
-        "number": unknown if mean is None else _mean(reading, mean[0]),
+        "number": unknown if mean is None else mean[0],
         "number_fleet": unknown if mean is None else np.full(len(runs), mean[1]),
     }
     plain: dict[str, NDArray[Any]] = {
@@ -63,12 +63,6 @@ def score_releases(
     }
     shown = {name: np.where(outcome.released, column, np.nan) for name, column in numbers.items()}
     return plain | shown | {f"tally:{name}": tally for name, tally in outcome.tallies.items()}
-
-
-def _mean(reading: Reading, points: Floats) -> Floats:
-    """Return the mean number by each run: the values' numbers weighted by their estimates; not a number of nobody."""
-    devices = reading.estimates.sum(axis=1)
-    return np.asarray(reading.estimates @ points / np.where(devices > 0, devices, np.nan), dtype=np.float64)
 
 
 def _holds(reading: Reading, truth: Integers | Floats) -> NDArray[np.bool_]:

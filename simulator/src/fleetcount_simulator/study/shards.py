@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Row
-from fleetcount_simulator.rounding import fleet_truth, mean_of
+from fleetcount_simulator.rounding import fleet_truth
 from fleetcount_simulator.scenario.file import parse_scenario
 from fleetcount_simulator.scenario.plan import PopulationMaker, Scenario
+from fleetcount_simulator.study.numbers import NUMBERS, mean_numbers, shown_numbers
 from fleetcount_simulator.study.readings import read_releases
 from fleetcount_simulator.study.scores import Cells, score_cells, score_releases
 
@@ -75,7 +76,7 @@ class ShardOrder:
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ShardResult:
     """The result of a shard: `releases` by column, one row per run and epoch (by epoch, then run); `cells` of every
-    epoch.
+    epoch; `numbers` by column, a row for each number that a release shows (by epoch, then run).
 
     `attackers` are the rows of its attackers, measured once per case: on the first shard's runs of the first epoch.
     `digest` identifies the case.
@@ -84,6 +85,7 @@ class ShardResult:
     digest: str
     releases: Mapping[str, NDArray[Any]]
     cells: tuple[Cells, ...]
+    numbers: Mapping[str, NDArray[Any]]
     attackers: tuple[Row, ...]
 
 
@@ -120,6 +122,7 @@ def run_shard(order: ShardOrder) -> bytes:
     case = _scenario(order.text, order.file, order.folder, order.seed, order.registries.population).case(order.case)
     engine = order.registries.engine(order.engine)
     columns: list[Mapping[str, NDArray[Any]]] = []
+    numbers: list[Mapping[str, NDArray[Any]]] = []
     cells: list[Cells] = []
     attackers: list[Row] = []
     for epoch in range(case.epochs.count):
@@ -128,14 +131,24 @@ def run_shard(order: ShardOrder) -> bytes:
         outcome = engine.run(case, epoch, runs, seed)
         _check_outcome(case, outcome, order.runs)
         reading, truth = read_releases(case, outcome), fleet_truth(case.population, epoch)[1:]
-        columns.append(score_releases(reading, outcome, truth, epoch, runs, mean_of(case.population, epoch)))
+        mean = mean_numbers(case, outcome, reading, epoch)
+        columns.append(score_releases(reading, outcome, truth, epoch, runs, mean))
+        numbers.append(shown_numbers(case, outcome, epoch, runs))
         cells.append(score_cells(reading, outcome, truth, first=order.first_run == 0))
         if case.attackers and epoch == order.first_run == 0:
             apart = np.random.SeedSequence(order.seed, spawn_key=(case.index, epoch, _ATTACKERS))
             attackers += order.registries.attacker_rows(case, outcome, apart)
-    releases = {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+    releases, shown = (
+        {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} for parts in (columns, numbers)
+    )
     return _encoded(
-        ShardResult(digest=case_digest(case), releases=releases, cells=tuple(cells), attackers=tuple(attackers))
+        ShardResult(
+            digest=case_digest(case),
+            releases=releases,
+            cells=tuple(cells),
+            numbers=shown,
+            attackers=tuple(attackers),
+        )
     )
 
 
@@ -160,6 +173,7 @@ def _check_outcome(case: Case, outcome: CaseOutcome, runs: int) -> None:
 
 def _encoded(result: ShardResult) -> bytes:
     arrays: dict[str, NDArray[Any]] = {f"release/{name}": column for name, column in result.releases.items()}
+    arrays |= {f"number/{name}": column for name, column in result.numbers.items()}
     for epoch, cells in enumerate(result.cells):
         arrays |= {f"cells/{epoch}/{name}": array for name, array in cells.arrays().items()}
     head = {"digest": result.digest, "epochs": len(result.cells), "attackers": result.attackers}
@@ -189,7 +203,10 @@ def decode_shard(content: bytes) -> ShardResult:
             arrays = {name: file[name] for name in file.files}
         head = json.loads(arrays["head"].tobytes())
         releases = {name.partition("/")[2]: array for name, array in arrays.items() if name.startswith("release/")}
+        numbers = {name: arrays[f"number/{name}"] for name in NUMBERS}
         cells = tuple(Cells.of(arrays, f"cells/{epoch}/") for epoch in range(head["epochs"]))
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
         raise ScenarioError(f"the result of a shard is damaged: {error}") from error
-    return ShardResult(digest=head["digest"], releases=releases, cells=cells, attackers=tuple(head["attackers"]))
+    return ShardResult(
+        digest=head["digest"], releases=releases, cells=cells, numbers=numbers, attackers=tuple(head["attackers"])
+    )
