@@ -236,6 +236,25 @@ def test_the_answer_that_plan_recommends_where_nobody_is_trusted_can_be_asked(
     assert (made.code, f"factor of e^{epsilon}.00" in " ".join(made.out.split())) == (0, True), made
 
 
+@pytest.mark.parametrize(("one_in", "answers"), [(720, True), (1, False)])
+def test_a_device_of_one_window_in_several_is_charged_for_that_window_alone(
+    fleetcount: Callable, deployed: Path, one_in: int, answers: bool
+) -> None:
+    spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace(
+        "windows = 720", f"windows = 720\none_in = {one_in}"
+    )
+    spec = spec.replace("[release]", '[mechanism]\nkind = "unary"\nepsilon_local = "1"\n[release]')
+    (deployed / "spec.toml").write_text(
+        spec.replace('epsilon = "10"\ndelta', 'kind = "geometric"\nnoise_epsilon = "1"\ndelta')
+    )
+
+    said = " ".join(fleetcount(*CREATE).out.split())
+
+    takes = "allows such questions takes all of it, and all of another one after it without a pause."
+    assert (takes in said) is answers
+    assert ("refuses it (total_epsilon)" in said) is not answers
+
+
 def test_one_window_of_several_says_what_a_one_way_answer_hides(fleetcount: Callable, deployed: Path) -> None:
     spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
     spec = spec.replace("[release]", '[mechanism]\nkind = "mangat-vector"\nepsilon_local = "1"\n[release]')

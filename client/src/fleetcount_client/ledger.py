@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise
 from math import inf, lcm
 from operator import add
 from typing import Final
@@ -413,6 +414,13 @@ def charges_of_question(
     return tuple(
         cost.charge(unit, windows) for unit, windows in units.items() if opens(members[unit][0]) >= unknown_before
     )
+
+
+def windows_of_others(question: Question, slot: int) -> tuple[range, ...]:
+    """Return the windows in which a device is not asked, whose one in `one_in` windows is `slot`, 0 to one_in - 1."""
+    windows = question.schedule.windows
+    own = range(slot, windows, question.one_in)
+    return tuple(range(last + 1, nxt) for last, nxt in pairwise((-1, *own, windows)))
 
 
 def open_units(question: Question, begin: float, skipped: Iterable[range] = ()) -> dict[int, tuple[int, ...]]:

@@ -8,7 +8,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import pairwise
 from math import ceil
 from typing import Final
 
@@ -29,7 +28,7 @@ from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_client.answering import choice_of, coin_of, slot_of
 from fleetcount_client.charges import Charge, WindowAssignment, judge_age, ready_at, unit_id, unknown_before
 from fleetcount_client.contact import Outcome, OutcomeKind, TrustStore
-from fleetcount_client.ledger import Ledger, charges_of_question, open_units
+from fleetcount_client.ledger import Ledger, charges_of_question, open_units, windows_of_others
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal, judge_question, judge_sources
 from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
 from fleetcount_client.signals import SignalSource
@@ -67,11 +66,7 @@ class KnownQuestion:
     @cached_property
     def of_others(self) -> tuple[range, ...]:
         """The windows in which other devices are asked and this one is not."""
-        if self.slot is None:
-            return ()
-        windows, cycle = self.asked.schedule.windows, self.asked.one_in
-        own = range(self.slot, windows, cycle)
-        return tuple(range(last + 1, nxt) for last, nxt in pairwise((-1, *own, windows)))
+        return () if self.slot is None else windows_of_others(self.asked, self.slot)
 
     def next_window(self, after: int, now: float) -> int | None:
         """Return the first window behind `after` in which the device is asked, that is not over and no order skips."""

@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 import pytest
-from fleetcount_analysis.answers import disclosed_rows
+from fleetcount_analysis.answers import disclosed_rows, shares
 from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told, smallest_refused
 from fleetcount_analysis.errors import AnalysisError
 from fleetcount_mechanisms.answers import Truth
@@ -207,6 +207,45 @@ def test_two_windows_tell_more_and_plans_say_from_which_group_on(design: Design)
     assert 0.7 < once <= twice <= 1
     assert size is not None
     assert 2 < size < 100
+
+
+def in_steps(design: Design, window: OpenedWindow, monkeypatch: pytest.MonkeyPatch) -> tuple[float, float]:
+    """What is believed over all counts, and over a few dozen."""
+    exact = most_told(design, [window]) or 0
+    with monkeypatch.context() as few:
+        few.setattr(shares, "_MOST_STEPS", 32)
+        return exact, most_told(design, [window]) or 0
+
+
+@pytest.mark.parametrize("levels", [Levels(30), Levels(30, most=2, total=True)], ids=["values", "sets"])
+def test_counts_in_steps_make_a_value_that_nobody_may_have_no_likelier(
+    levels: Levels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Beforehand few have a value of 30, so that 0 is far likelier than 1: it must not stand for its neighbours.
+    noise, total = GaussianNoise(Fraction(1600)), (GaussianNoise(Fraction(900)),) * levels.total
+    window = OpenedWindow(cells=(180, *(0,) * 29), participants=None if total else 200, total=200 if total else None)
+
+    exact, found = in_steps(designed(levels, *total, noise=noise), window, monkeypatch)
+
+    assert 0.3 < exact < 0.5
+    assert exact <= found < exact + 0.003
+
+
+@pytest.mark.parametrize("total", [1200, 1205, 1211, 1217])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_total_that_tells_more_than_the_cells_is_missed_by_no_step(
+    weighted: bool, total: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noise, sharp, wide = (GaussianNoise(Fraction(one)) for one in (900, 1, 400_000))
+    levels = Levels(6, margins=() if weighted else (2, 3), weighted=weighted, total=True)
+    rows = (0,) if weighted else (800, 400, 700, 300, 200)
+    design = designed(levels, *((wide,) if weighted else (noise, noise)), sharp, noise=noise)
+
+    exact, found = in_steps(
+        design, OpenedWindow(cells=(700, 100, 100, 50, 50, 200), rows=rows, total=total), monkeypatch
+    )
+
+    assert exact <= found < exact + 0.003
 
 
 def test_records_of_many_cells_are_read_within_a_second_or_two() -> None:

@@ -11,6 +11,7 @@ from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told, smal
 from fleetcount_analysis.answers.metering import RatioAnswer, meter
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError
+from fleetcount_mechanisms.answers import answer_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
@@ -124,6 +125,15 @@ def test_a_plan_says_from_which_group_on_a_typical_record_is_refused(noise: Nois
     assert smallest_refused(direct(1, noise), largest) is None
     with pytest.raises(AnalysisError, match="largest posterior is 1"):
         smallest_refused(design, Fraction(1))
+
+
+@pytest.mark.parametrize("name", ["k-ary", "unary", "mangat-vector"])
+def test_no_record_of_randomized_answers_is_refused(name: str) -> None:
+    answer = answer_named(name, 3, epsilon_local=Fraction(1))
+    noised = Design(answer=answer, noise=HALF, values=3, aggregators=2)
+
+    assert most_told(noised, [OpenedWindow.of(noised, (90, 1, 1))]) is None
+    assert smallest_refused(noised, Fraction(9, 10)) is None
 
 
 def test_what_a_record_does_not_tell_is_not_measured() -> None:

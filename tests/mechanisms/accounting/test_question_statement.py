@@ -8,13 +8,25 @@ from math import exp, log
 
 import pytest
 from fleetcount_mechanisms.accounting.question_losses import question_losses
-from fleetcount_mechanisms.accounting.question_statement import NEIGHBOURS, plain_words, question_views
+from fleetcount_mechanisms.accounting.question_statement import (
+    NEIGHBOURS,
+    one_window_words,
+    plain_words,
+    question_views,
+)
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
-from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding
+from fleetcount_mechanisms.responses import (
+    KaryResponse,
+    Mangat,
+    MangatVector,
+    OptimizedUnaryEncoding,
+    TwoCoin,
+    Warner,
+)
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView, views_of
 
@@ -212,3 +224,25 @@ def test_one_truth_told_at_every_level_of_a_walk_is_stated_as_so_many_answers(
 def test_levels_that_do_not_divide_the_windows_are_refused() -> None:
     with pytest.raises(MechanismError, match="levels is 5, allowed: a divisor of the 12 windows"):
         ScheduleShape(units=(12,), days=(12,), levels=5)
+
+
+@pytest.mark.parametrize(
+    ("answer", "truth"),
+    [
+        (KaryResponse(Fraction(1, 2), 3), "it is the truth with a chance of 0.5000."),
+        (Warner(Fraction(11, 20)), "it is the truth with a chance of 0.5500."),
+        (TwoCoin(Fraction(1, 2), Fraction(9, 10)), "the truth with a chance of 0.9500 for a yes, 0.5500 for a no."),
+        (OptimizedUnaryEncoding(Fraction(1, 4), 3), "had to say is 1 with a chance of 0.5000, that of every other"),
+        (OptimizedUnaryEncoding(Fraction(1, 4), 1), "the bit of what it had to say is 1 with a chance of 0.5000."),
+    ],
+)
+def test_one_window_of_several_says_how_often_an_answer_is_the_truth(answer: AnswerLaw, truth: str) -> None:
+    assert truth in one_window_words(design(answer, TwoSidedNoise(Fraction(1))), HOURLY)
+
+
+@pytest.mark.parametrize("keep", [Fraction(5251, 10_000), Fraction(5276, 10_000), Fraction(7, 10), Fraction(9, 10)])
+def test_the_odds_of_one_window_of_several_have_no_delta(keep: Fraction) -> None:
+    said = one_window_words(design(Warner(keep), TwoSidedNoise(Fraction(1))), HOURLY)
+
+    loss = float(said.partition("factor of e^")[2].partition(",")[0])
+    assert 0 <= loss - log(keep / (1 - keep)) < 0.01

@@ -232,33 +232,40 @@ def _sums_in_steps(law: AnySum) -> Floats:
 
 def _posterior(laws: _Laws, read: _Read, values: int, weight: int, weighted: _Weighted | None = None) -> float | None:
     """Return the posterior of a value, one of `values`; of all participants where their number is told."""
-    y, fine = counts_between(*reached(read.own))
-    evidence = log_masses(read.own, y)[None, :]
+    y, widths, fine = counts_between(*reached(read.own))
+    evidence = (log_masses(read.own, y) + widths)[None, :]
     if laws.participants:
-        x, also_fine = counts_between(*reached(laws.participants))
-        evidence = evidence + log_masses(laws.participants, x)[:, None]
+        x, widths, also_fine = counts_between(*reached(laws.participants))
+        evidence = evidence + (log_masses(laws.participants, x) + widths)[:, None]
         return mean_share(x[:, None], y[None, :], evidence, 1 / (values + 1), weight, exact=fine and also_fine)
-    rest, also_fine = counts_between(*reached(read.others))
-    group = rest[:, None] + y[None, :]
-    evidence = evidence + log_masses(read.others, rest)[:, None] + log_masses(read.group, group)
+    others = counts_between(*reached(read.others))
+    if read.group and (group := counts_between(*reached(read.group))).span < others.span:
+        # Steps of what is known less well could miss the few counts that the other numbers allow.
+        (counts, widths, also_fine), shift = group, -1
+    else:
+        (counts, widths, also_fine), shift = others, 1
+    beside = counts[:, None] + shift * y[None, :]
+    rest, x = (counts[:, None], beside) if shift == 1 else (np.maximum(beside, 0), counts[:, None])
+    evidence = evidence + widths[:, None] + log_masses(read.others, rest) + log_masses(read.group, x)
     if weighted is not None:
-        evidence = evidence + weighted.log_mass(y[None, :], rest[:, None])
-    return mean_share(group, y[None, :], evidence, 1 / values, weight, exact=fine and also_fine)
+        evidence = evidence + weighted.log_mass(y[None, :], rest)
+    return mean_share(x, y[None, :], evidence, 1 / values, weight, exact=fine and also_fine)
 
 
 def _of_sets(laws: _Laws, weight: int) -> float | None:
     """Return the posterior of the cell with the largest number, since all cells have the same law."""
     cells, levels = laws.sums.levels[0], laws.design.levels
     own, others = laws.cell(cells.index(max(cells)))
-    y, fine = counts_between(*reached((own,)))
-    evidence = log_masses((own,), y)[None, :]
+    y, widths, fine = counts_between(*reached((own,)))
+    evidence = (log_masses((own,), y) + widths)[None, :]
     counted = laws.participants or laws.total
     if counted:
-        x, also_fine = counts_between(*reached(counted))
-        evidence = evidence + log_masses(counted, x)[:, None]
+        x, widths, also_fine = counts_between(*reached(counted))
+        evidence = evidence + (log_masses(counted, x) + widths)[:, None]
     else:
         low, high = reached((others,))
-        x, also_fine = counts_between(-(-(low + int(y[0])) // levels.most), high + int(y[-1]))
+        x, widths, also_fine = counts_between(-(-(low + int(y[0])) // levels.most), high + int(y[-1]))
+        evidence = evidence + widths[:, None]
     if not laws.participants:
         evidence = evidence + _sets_beside(others, levels.values, levels.most, x[:, None], y[None, :])
     prior = (levels.most + 1) / (2 * (levels.values + bool(laws.participants)))

@@ -76,7 +76,8 @@ def smallest_refused(design: Design, largest: Fraction, share: Fraction = Fracti
     """Return the smallest number of devices with which a typical record has a posterior above `largest`.
 
     `share` of the devices are in the first cell, the others are spread evenly over the rest, each with one value, and
-    the noise has its mean. For planning, without data. None if that holds for no number up to a million.
+    the noise has its mean. For planning, without data. None if that holds for no number up to a million, or if devices
+    randomize their answers.
 
     Raises:
         RangeError: `largest` or `share` outside (0, 1).
@@ -84,6 +85,8 @@ def smallest_refused(design: Design, largest: Fraction, share: Fraction = Fracti
     for name, value in (("largest posterior", largest), ("share", share)):
         if not 0 < value < 1:
             raise RangeError(name, value, "above 0 and below 1")
+    if design.outputs is not Outputs.CELLS:
+        return None  # Nothing is measured of answers that devices randomize.
     mean, rate = design.aggregators * Fraction(design.noise.mean), design.channel[0]
     others = design.values - 1
 
@@ -136,18 +139,21 @@ def _largest_of_rows(design: Design, windows: Sequence[OpenedWindow], weight: in
 
 
 def _counts(design: Design, seen: int, noises: int) -> tuple[NDArray[np.int64], NDArray[np.float64], bool]:
-    """Return the possible counts behind a noised number, the log probability of each, and whether all are included."""
+    """Return the possible counts behind a noised number, the log probability of each, and whether all are included.
+
+    Where a count stands for several its probability is theirs together.
+    """
     noise = design.noise
     if isinstance(noise, OneSidedNoise):
         keep, sign = -math.expm1(-float(noise.epsilon)), 1 if noise.direction == "up" else -1
         reach = int(scipy.stats.nbinom.isf(math.exp(-LOG_TAIL), noises, keep))
         below, above = (0, reach) if sign == 1 else (reach, 0)
-        counts, fine = counts_between(seen - above, seen + below)
-        return counts, scipy.stats.nbinom.logpmf(sign * (seen - counts), noises, keep), fine
+        counts, widths, fine = counts_between(seen - above, seen + below)
+        return counts, scipy.stats.nbinom.logpmf(sign * (seen - counts), noises, keep) + widths, fine
     law = noise_total(noise, noises)
     reach = law.reach_of(LOG_TAIL)
-    counts, fine = counts_between(seen - reach, seen + reach)
-    return counts, law.log_mass(seen - counts), fine
+    counts, widths, fine = counts_between(seen - reach, seen + reach)
+    return counts, law.log_mass(seen - counts) + widths, fine
 
 
 def _check(design: Design, windows: Sequence[OpenedWindow], weight: int) -> bool:

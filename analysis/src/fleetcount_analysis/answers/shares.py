@@ -5,7 +5,7 @@ the value is beforehand Beta, and the person is any device of the group. What is
 """
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,16 +23,43 @@ OUTWARD: Final = 1e-9
 COARSE: Final = 1e-3
 """Added to a posterior if counts are taken in steps: more than the measured effect of the steps."""
 _MOST_STEPS: Final = 1024
+_GROWTH: Final = 32
+"""By a step a count grows by at most a 32nd, so that what falls like 1/y between two steps is added up to 1e-4."""
 
 Number = tuple[int, AnySum]
 """A noised number, and the law of its noise."""
 
 
-def counts_between(low: int, high: int) -> tuple[Integers, bool]:
-    """Return the counts from low to high that are not negative, int64, and whether all are there, not steps of them."""
+class Counts(NamedTuple):
+    """Some counts, int64 ascending, the log of how many each stands for, and whether all are there."""
+
+    counts: Integers
+    log_widths: Floats
+    exact: bool
+
+    @property
+    def span(self) -> int:
+        """How far the last is from the first."""
+        return int(self.counts[-1] - self.counts[0])
+
+
+def counts_between(low: int, high: int) -> Counts:
+    """Return the counts from low to high that are not negative: all of them, or steps where these are many.
+
+    Small counts are all there, since a share that is mostly 0 beforehand makes 0 far likelier than 1: steps grow with
+    the count, to a 1,024th of all. A count stands for those half way to its neighbours.
+    """
     low, high = max(0, low), max(0, high)
-    step = 1 + (high - low) // _MOST_STEPS
-    return np.arange(low, high + 1, step, dtype=np.int64), step == 1
+    widest = 1 + (high - low) // _MOST_STEPS
+    if widest == 1:
+        counts = np.arange(low, high + 1, dtype=np.int64)
+        return Counts(counts, np.zeros(counts.size), exact=True)
+    found = [low]
+    while found[-1] < high:
+        found.append(min(high, found[-1] + min(widest, max(1, found[-1] // _GROWTH))))
+    counts = np.array(found, dtype=np.int64)
+    ends = np.concatenate(([low - 0.5], (counts[1:] + counts[:-1]) / 2, [high + 0.5]))
+    return Counts(counts, np.asarray(np.log(np.diff(ends)), dtype=np.float64), exact=False)
 
 
 def reached(numbers: Sequence[Number]) -> tuple[int, int]:
@@ -54,8 +81,8 @@ def mean_share(x: Integers, y: Integers, evidence: Floats, prior: float, weight:
     """Return E[y/x | numbers], rounded up; None if the group is empty, 1 if no counts can have given the numbers.
 
     `x` and `y` are counts of the group and of those with the value, `evidence` the log probability of the numbers given
-    both, broadcast. `prior` is the share's mean, above 0 and below 1, `weight` the devices that it counts for. `exact`
-    says whether all counts are there.
+    both, plus the log of how many counts each stands for, broadcast. `prior` is the share's mean, above 0 and below 1,
+    `weight` the devices that it counts for. `exact` says whether all counts are there.
     """
     belief = np.where(x > 0, share_prior(x, y, prior, weight), -np.inf) + evidence
     top = float(belief.max())

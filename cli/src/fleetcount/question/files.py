@@ -11,7 +11,7 @@ from math import ceil, inf
 from pathlib import Path
 from typing import Any, Final
 
-from fleetcount_client.ledger import Ledger, charges_of_question
+from fleetcount_client.ledger import Ledger, charges_of_question, windows_of_others
 from fleetcount_client.policy import OwnerPolicy, judge_question
 from fleetcount_mechanisms.accounting.question_statement import one_window_words, plain_words, question_views
 from fleetcount_mechanisms.noise import NoiseLaw
@@ -104,7 +104,7 @@ def question_json(question: Question) -> dict[str, Any]:
     if question.schedule.windows == 1:
         words = plain_sentences(question.design, views)
     if question.one_in > 1:
-        words = (one_window_words(question.design, question.shape, question.delta),)
+        words = (one_window_words(question.design, question.shape),)
     return question_to_json(question) | {"sentences": list(words), "statement": views_json(views)}
 
 
@@ -207,7 +207,7 @@ def _privacy_lines(question: Question, *, explain: bool) -> list[str]:
     if question.schedule.windows == 1:
         return [*privacy_lines(question.design, views, explain=explain), taking_part]
     if question.one_in > 1:
-        lines = [one_window_words(question.design, question.shape, question.delta), taking_part]
+        lines = [one_window_words(question.design, question.shape), taking_part]
     else:
         lines = [*plain_words(question.design, question.shape, question.delta), taking_part]
     if explain:
@@ -219,7 +219,8 @@ def _privacy_lines(question: Question, *, explain: bool) -> list[str]:
 def default_answer(question: Question) -> str:
     """Return in a sentence whether a device with default limits, which allows such questions at all, takes part.
 
-    Of many windows also whether it takes all of it right after such a question, of which its ledger is full.
+    Of many windows also whether it takes all of it right after such a question, of which its ledger is full. Where a
+    device is asked in one window of several it is one that is asked in the last window, and in the first of the next.
     """
     policy = OwnerPolicy(
         signals=frozenset(part.signal for part in question.parts), allow_direct=True, allow_one_sided=True
@@ -227,7 +228,8 @@ def default_answer(question: Question) -> str:
     question = question.at_latest()
     schedule, ledger = question.schedule, Ledger()
     length_s = schedule.windows * schedule.every_s
-    charges = charges_of_question(question, policy, schedule.opens(0), -inf)
+    last, first = (windows_of_others(question, slot) for slot in ((schedule.windows - 1) % question.one_in, 0))
+    charges = charges_of_question(question, policy, schedule.opens(0), -inf, last)
     refusal = judge_question(policy, question, window_at(question, 0)) or ledger.judge(policy, charges)
     if refusal is not None:
         return f"A device with default limits refuses it ({refusal.rule}): {refusal.message}."
@@ -238,7 +240,7 @@ def default_answer(question: Question) -> str:
         ledger.put(charge)
     following = replace(schedule, first=schedule.opens(0) + length_s, submission=None)
     after = replace(question, name="another", schedule=following)
-    refusal = ledger.judge(policy, charges_of_question(after, policy, schedule.opens(0), -inf, (), ledger))
+    refusal = ledger.judge(policy, charges_of_question(after, policy, schedule.opens(0), -inf, first, ledger))
     if refusal is None:
         return f"{takes}, and all of another one after it without a pause."
     return f"{takes}, and refuses another one right after it ({refusal.rule}): {refusal.message}."

@@ -303,20 +303,18 @@ def _collusion_words(design: Design, shape: ScheduleShape, delta: Fraction) -> s
     )
 
 
-def one_window_words(design: Design, shape: ScheduleShape, delta: Fraction) -> str:
+def one_window_words(design: Design, shape: ScheduleShape) -> str:
     """Return what everybody learns of a device whose question asks it in one window of several: that window's answer.
 
     Each device randomizes by itself, so that the words are about whoever reads the answer: all operators together.
-
-    Raises:
-        MechanismError: as `question_views`.
     """
     answers = len(shape.units)
     once = "once" if answers == 1 else f"{answers} times, each time"
-    loss = rounded_up(question_losses(replace(design, noise=NoNoise()), shape, delta).one_answer, 2)
-    relation = design.kind.relation
-    several = " for each of its values" if relation.one_way and design.form is AnswerForm.BITS else ""
-    end = f": it is the truth with a chance of {float(design.channel[0]):.4f}."
+    # Without delta, at which a loss is a little smaller: the sentence says "at most".
+    loss = rounded_up(Fraction(design.local_epsilon or 0), 2)
+    relation, bits = design.kind.relation, design.form is AnswerForm.BITS
+    several = " for each of its values" if relation.one_way and bits else ""
+    end = f": {_truth_words(design)}."
     if relation.one_way:
         # What an answer that cannot come of another truth says is said with certainty, whatever the chance of it.
         end = "; the odds of any other change have no bound."
@@ -325,6 +323,17 @@ def one_window_words(design: Design, shape: ScheduleShape, delta: Fraction) -> s
         f" {_ONE_WAY.get(relation, 'what it had to say')} by at most a factor of e^{loss}{several}, if all operators"
         f" together read it{end} In which window it answered is seen by every aggregator."
     )
+
+
+def _truth_words(design: Design) -> str:
+    """Return how often a randomized answer is the truth: a bit a value is not, but has one that tells of it."""
+    hit, miss = design.channel
+    if design.form is AnswerForm.BITS:
+        of_others = f", that of every other value with {float(miss):.4f}" if design.values > 1 else ""
+        return f"the bit of what it had to say is 1 with a chance of {float(hit):.4f}{of_others}"
+    if design.values == 1 and hit + miss != 1:
+        return f"it is the truth with a chance of {float(hit):.4f} for a yes, {float(1 - miss):.4f} for a no"
+    return f"it is the truth with a chance of {float(hit):.4f}"
 
 
 def _of_hidden(design: Design) -> str:
