@@ -362,7 +362,7 @@ class MangatVector(_BitVector):
 
 @dataclass(frozen=True, slots=True)
 class OptimizedUnaryEncoding(_BitVector):
-    """Optimized unary encoding, for comparison: the true cell's bit is 1 with probability 1/2, every other with `flip`.
+    """Optimized unary encoding: the true cell's bit is 1 with probability 1/2, every other one with `flip`.
 
     Raises:
         MechanismError: V below 1, flip not exact or not in (0, 1/2).

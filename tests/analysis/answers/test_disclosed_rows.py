@@ -232,14 +232,16 @@ def test_counts_in_steps_make_a_value_that_nobody_may_have_no_likelier(
 
 
 @pytest.mark.parametrize("total", [1200, 1205, 1211, 1217])
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("beside", ["nothing", "margins", "a weighted sum"])
 def test_a_total_that_tells_more_than_the_cells_is_missed_by_no_step(
-    weighted: bool, total: int, monkeypatch: pytest.MonkeyPatch
+    beside: str, total: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noise, sharp, wide = (GaussianNoise(Fraction(one)) for one in (900, 1, 400_000))
-    levels = Levels(6, margins=() if weighted else (2, 3), weighted=weighted, total=True)
-    rows = (0,) if weighted else (800, 400, 700, 300, 200)
-    design = designed(levels, *((wide,) if weighted else (noise, noise)), sharp, noise=noise)
+    margins = (2, 3) if beside == "margins" else ()
+    levels = Levels(6, margins=margins, weighted=beside == "a weighted sum", total=True)
+    rows = {"nothing": (), "margins": (800, 400, 700, 300, 200), "a weighted sum": (0,)}[beside]
+    laws = {"nothing": (), "margins": (noise, noise), "a weighted sum": (wide,)}[beside]
+    design = designed(levels, *laws, sharp, noise=noise)
 
     exact, found = in_steps(
         design, OpenedWindow(cells=(700, 100, 100, 50, 50, 200), rows=rows, total=total), monkeypatch

@@ -67,7 +67,7 @@ def most_told(design: Design, windows: Sequence[OpenedWindow], *, weight: int = 
     counted = _check(design, windows, weight)
     if design.outputs is not Outputs.CELLS or not design.noised or (design.values == 1 and not counted):
         return None
-    read = _largest_posterior if design.levels.nested else _largest_of_rows
+    read = _largest_posterior if design.levels.count == 1 and design.levels.most == 1 else _largest_of_rows
     found = [read(design, part, weight) for part in {tuple(windows[-1:]), tuple(windows)}]
     return max((one for one in found if one is not None), default=None)
 
@@ -117,19 +117,12 @@ def _largest_posterior(design: Design, windows: Sequence[OpenedWindow], weight: 
         first, first_mass, also_fine = _counts(design, sum(sums) - largest, noises * (design.values - 1))
         x, prior = first[:, None] + y[None, :], 1 / design.values
     y = y[None, :]
-    # The total is one more noised number of the devices that the cells count.
-    totals = [one.total for one in windows if one.total is not None]
-    if totals and not participants:
-        law = noise_total(design.coarser[-1], noises)
-        first_mass = first_mass[:, None] + law.log_mass(sum(totals) - x)
-    else:
-        first_mass = first_mass[:, None]
-    evidence = first_mass + y_mass[None, :]
+    evidence = first_mass[:, None] + y_mass[None, :]
     return mean_share(x, y, evidence, prior, weight, exact=fine and also_fine)
 
 
 def _largest_of_rows(design: Design, windows: Sequence[OpenedWindow], weight: int) -> float | None:
-    """Return the same of margins, a weighted sum or sets."""
+    """Return the same where more is opened than cells of one value each: margins, a weighted sum, a total, or sets."""
     numbers = [(*one.cells, *one.rows, *(() if one.total is None else (one.total,))) for one in windows]
     sums = [sum(column) for column in zip(*numbers, strict=True)]
     levels = tuple(tuple(sums[start:end]) for start, end in pairwise(design.levels.starts()))
