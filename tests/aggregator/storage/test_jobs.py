@@ -94,18 +94,18 @@ async def test_a_worker_that_hangs_loses_its_job_and_its_late_result_is_not_stor
     board: Board, monkeypatch: pytest.MonkeyPatch, in_work: bool
 ) -> None:
     """As one that is stopped; one that is heard of keeps what it has."""
-    monkeypatch.setattr(postgres, "HANGS_S", 0.4)
+    monkeypatch.setattr(postgres, "HANGS_S", 1.5)  # Seven times what it is heard of in.
     number = await board.jobs.put(WINDOW, b"job")
     hung, second = board.session(), board.session()
     late = await hung.take()
     assert late is not None
-    for _ in range(8):
-        await asyncio.sleep(0.1)
+    for _ in range(10):
+        await asyncio.sleep(0.2)
         await hung.keep()
         assert await second.take() is None
     if not in_work:
         await hung.finish(late, b"in time")
-        await asyncio.sleep(0.8)
+        await asyncio.sleep(2.5)
         with pytest.raises(StoreError):
             await hung.take()
         assert await board.rows() == [(number, b"in time")]

@@ -259,7 +259,6 @@ def test_what_a_leader_hangs_in_is_not_committed_and_it_leads_no_more(postgres_u
         one.close()
 
 
-@pytest.mark.usefixtures("soon")
 async def test_a_leader_that_has_nothing_to_write_is_heard_of(
     tmp_path: Path, postgres_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
