@@ -1,14 +1,14 @@
-"""What margins, a weighted sum and counts of sets tell about a person, beside what `disclosure` reads from cells.
+"""What a total, margins, a weighted sum and counts of sets tell about a person; `disclosure` reads cells alone.
 
 It must not decide, and has no window: it reads sums of the numbers of all windows that are read together. Each
 posterior is Bayes' rule of the model of `shares` for the noise of the release, over every possible pair of counts. What
 the model leaves open about the other numbers is taken as any that is possible, each as likely: how many other values
 devices have in sets, what the weights of the others add up to in a weighted sum.
 
-Margins: the sensitive value is one of a dimension, or a cell. Its count y is behind the margin's number and behind the
-sum of its cells, that of the others behind the sums of both, and the group behind the sum of every other margin and
-behind the total. Of the values of a dimension the one with the largest posterior is among those that no other one
-exceeds in both numbers, since a posterior grows with either.
+Margins, or a total alone: the sensitive value is one of a dimension, or a cell. Its count y is behind the margin's
+number and behind the sum of its cells, that of the others behind the sums of both, and the group behind the sum of
+every other margin and behind the total. Of the values of a dimension the one with the largest posterior is among those
+that no other one exceeds in both numbers, since a posterior grows with either.
 
 A weighted sum: the sensitive value is a cell, and all cells do not have the same law, since the weighted sum tells
 which weights are many. So cells are read in the order of their numbers, until the others cannot be believed more.

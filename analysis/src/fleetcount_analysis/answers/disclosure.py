@@ -8,7 +8,7 @@ value is a cell. The cell with the largest number has the largest posterior, bec
 reader's prior is that of `metering`, with a share of mean 1/V (of all participants 1/(V + 1)) and the weight of two
 devices. Two windows are read as one pair of sums: the share is then their average. Counts of sampled devices are read
 as if these were all devices: a reader knows less about the others, so a posterior well above the prior is rather too
-high than too low. Margins, a weighted sum and sets of values are read in `disclosed_rows`.
+high than too low. A total, margins, a weighted sum and sets of values are read in `disclosed_rows`.
 """
 
 import math
