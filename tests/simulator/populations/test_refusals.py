@@ -476,7 +476,10 @@ BAD_COUNTS: list[tuple[str, dict[str, Any], str]] = [
     ("value,count\na,1\na,2\n", NAMES, "t.csv line 3: the value 'a' occurs twice"),
     ("value,count\né,1\ne\u0301,2\n", NAMES, "t.csv line 3: the value 'é' occurs twice"),
     ("value,count\na,-1\n", NAMES, "t.csv line 2: count is -1"),
-    ("value,count\na,1.5\n", NAMES, "t.csv line 2: the count is 1.5, not a whole number"),
+    *(
+        (f"value,count\na,1\nb,{one}\n", NAMES, f"t.csv line 3: count is {one}, not a whole number in digits alone")
+        for one in ("1.5", "1.000", "1e3", "2.00")
+    ),
     ("value,count\na,1000000000001\n", NAMES, "t.csv line 2: count is 1000000000001"),
     ("value,count\na,1_0\n", NAMES, "t.csv line 2: count is '1_0'"),
     ("value,count\na,5\nd,1\n", NAMES | {"values": ["a", "b"]}, "t.csv line 3: 'd' is not among question.values"),
