@@ -466,8 +466,8 @@ WRONG = [
     ('opens = "in 10 min"', "opens = 9999-12-31T23:00:00Z", "schedule.opens is 9999-12-31T23:00:00+00:00: expiry is"),
     (
         'epsilon = "10"',
-        'epsilon = "10"\nkind = "one-sided"\nthresholds = [-1]',
-        "release.thresholds is [-1]: threshold",
+        f'epsilon = "10"\nkind = "one-sided"\nthresholds = [{"-1, " * 72}]',
+        "threshold is -1, allowed: a whole number from 0 to 4294967295",
     ),
     (
         'descriptor = "dep/beta',
