@@ -108,7 +108,7 @@ def _numbers(cells: Any, column: Column, place: Rows) -> Floats:
     return numbers
 
 
-def _check_counts(cells: Sequence[Any], numbers: Floats, name: str, place: Rows) -> None:
+def _check_counts(cells: Any, numbers: Floats, name: str, place: Rows) -> None:
     wrong = np.flatnonzero(numbers != np.floor(numbers)).tolist()
     if not isinstance(cells, np.ndarray):
         wrong = [row for row, cell in enumerate(cells) if not _COUNT.fullmatch(cell)]
