@@ -11,7 +11,10 @@ from tests.support.cases import case
 BAD_EPSILONS = ["0", "-1", "nan", "inf", "1e-320", "1e4", "1,5", "１", "", "1_0", "0x1"]
 DEMO = [
     *[(["--epsilon", text], "at least 0.001 and at most 10") for text in BAD_EPSILONS],
-    *[(["--sampling-rate", text], "above 0 and below 0.5") for text in ["0", "1", "1.0000001", "0.5", "nan", "-0.1"]],
+    *[
+        (["--sampling-rate", text], "at least 1e-06 and below 0.5")
+        for text in ["0", "1e-7", "1.0000001", "0.5", "nan", "-0.1"]
+    ],
     *[(["--aggregators", text], "2 to 5") for text in ["1", "0", "999", "-2", "2.0", "two", "２"]],
     *[(["--vehicles", text], "2 to 100000") for text in ["0", "1", "-1", "1e12", "1000000000000", ""]],
     *[(["--seed", text], "0 to 18446744073709551615") for text in ["-1", "18446744073709551616", "1e3", "0x1"]],

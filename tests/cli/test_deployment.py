@@ -203,6 +203,12 @@ WRONG = [
     ('epsilon = "1"', 'kind = "gaussian"\nsd = "0.4"', "release.sd"),
     ('epsilon = "1"', 'kind = "gaussian"\nvariance = "100000001"', "release.variance"),
     ('epsilon = "1"', 'kind = "exact"\nsd = "3"', "an exact release has no noise"),
+    ("min_batch_size = 10", "min_batch_size = 1073741825", "a whole number from 2 to 1073741824"),
+    (
+        'sampling_rate = "0.25"',
+        'sampling_rate = "0.25"\nface_probabilities = ["0.5"]',
+        "mechanism.face_probabilities is ['0.5']: face",
+    ),
     ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "absent.toml"', "absent.toml"),
     ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "dep/alpha.descriptor.toml"', "given twice"),
     ('descriptor = "dep/beta.descriptor.toml"', 'descriptor = "spec.toml"', "question is unknown; known are: id"),

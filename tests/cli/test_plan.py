@@ -195,7 +195,7 @@ def test_a_plan_that_sees_nothing_says_so(fleetcount: Callable) -> None:
         (("--epsilon", "0"), "at least 0.001 and at most 10"),
         (("--epsilon", "nan"), "'nan' is not a number"),
         (("--epsilon", "1,5"), "'1,5' is not a number"),
-        (("--sampling-rate", "0.5"), "above 0 and below 0.5"),
+        (("--sampling-rate", "0.5"), "at least 1e-06 and below 0.5"),
         (("--aggregators", "1"), "it must be 2 to 5"),
         (("--level", "1"), "at most 0.999999"),
     ],
@@ -270,6 +270,25 @@ def test_a_single_window_is_compared_too(fleetcount: Callable) -> None:
         (["--windows", "3", "--every", "1hour"], "'1hour' is not a length of time"),
         (["--windows", "3", "--delta", "0"], "above 0 and at most 0.001"),
         (["--threat", "all-collude"], "allowed with --windows"),
+        (["--delta", "1e-5"], "--delta is about a question of several windows, allowed: with --windows or --levels"),
+        (["--every", "1 d"], "--every is about a question of several windows"),
+        (
+            ["--mechanism", "direct", "--epsilon-local", "1"],
+            "epsilon_local is given to direct, allowed: to answers that",
+        ),
+        (["--epsilon-local", "1"], "epsilon_local is given to sampling"),
+        *(
+            ([*many, *words], f"{words[0]} is about one release, allowed: without --windows, --levels")
+            for many in (("--windows", "3"), ("--levels", "1,2"))
+            for words in (
+                ("--mechanism", "sampling"),
+                ("--noise", "geometric"),
+                ("--sampling-rate", "0.1"),
+                ("--explain",),
+            )
+        ),
+        (["--levels", "1,2", "--level", "0.9"], "--level changes no walk, allowed: without --levels"),
+        (["--levels", "1,2", "--no-total"], "--no-total changes no walk"),
     ],
 )
 def test_a_comparison_that_cannot_be_is_refused(fleetcount: Callable, words: list[str], said: str) -> None:

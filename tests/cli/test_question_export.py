@@ -128,6 +128,21 @@ def test_what_is_found_by_looking_has_wider_intervals(export: Callable) -> None:
     assert "at least 0 and whole" in alone[0]
 
 
+@pytest.mark.parametrize("asked", ["--simultaneous", "--readable"])
+def test_a_program_gets_the_rows_that_a_terminal_has_no_room_for(
+    asked: str, export: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetcount.read.export._MOST_ROWS", 2)
+
+    listed = [line for line in export(asked, "--windows", "0").out.splitlines() if not line.startswith("not in it")]
+    rows = json.loads(export(asked, "--windows", "0", "--json").out)["answers"]
+
+    assert len(listed) == 1 + 2 + 1
+    assert listed[-1] == "... and 4 more; --json has all"
+    assert [row["cell"] for row in rows] == [1, 2, 3, 4, 5, 6]
+    assert [row["estimate"] for row in rows] == [raw(0, cell) for cell in range(1, 7)]
+
+
 def test_a_table_says_how_sure_it_is_and_what_is_missing(export: Callable) -> None:
     said = export("--output", "q.csv").out
 
@@ -253,6 +268,8 @@ def test_a_grid_that_its_system_does_not_reach_is_refused_and_writes_nothing(
         (("--largest", "7"), "number of largest cells"),
         (("--output", "q.geojson", "--windows", "0-1"), "a GeoJSON map shows one window; --windows names 2"),
         (("--output", "q.csv", "--windows", "0"), "a table holds every released window"),
+        (("--smooth", "2,3", "--windows", "0"), "--smooth has windows of its own, allowed: without --windows"),
+        (("--difference", "1,4", "--windows", "0"), "--difference has windows of its own"),
     ],
 )
 def test_a_bad_question_is_one_line_and_no_file(export: Callable, arguments: tuple[str, ...], said: str) -> None:

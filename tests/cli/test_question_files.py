@@ -463,6 +463,12 @@ WRONG = [
     ('epsilon = "10"', 'epsilon = "1e-400"', "release.epsilon is '1e-400': the promise needs more noise"),
     ('delta = "1e-9"', 'delta = "1e-30"', "release.delta is '1e-30': delta has a term"),
     ("columns = 8", "columns = 4095", "domain.columns is 4095: grid gives 36855 values"),
+    ('opens = "in 10 min"', "opens = 9999-12-31T23:00:00Z", "schedule.opens is 9999-12-31T23:00:00+00:00: expiry is"),
+    (
+        'epsilon = "10"',
+        f'epsilon = "10"\nkind = "one-sided"\nthresholds = [{"-1, " * 72}]',
+        "threshold is -1, allowed: a whole number from 0 to 4294967295",
+    ),
     (
         'descriptor = "dep/beta',
         'descriptor = "dep/gamma',

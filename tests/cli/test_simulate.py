@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import import_module
 from pathlib import Path
 
@@ -187,6 +187,8 @@ def test_a_case_without_release_and_many_cases_are_shown_as_such() -> None:
 
     assert lines[1].split() == ["empty", "0/5", "-", "-", "-", "-", "-", "none", "none"]
     assert lines[26] == "... and 5 more cases in the tables"
+    assert lines[-1].startswith("released: none where fewer reports were agreed on than aggregators.min_batch_size")
+    assert not any(line.startswith("released:") for line in summary_lines([replace(empty, releases=5)]))
 
 
 def _public() -> tuple:  # type: ignore[type-arg] # statements, as made below

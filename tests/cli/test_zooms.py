@@ -399,6 +399,26 @@ def test_a_zoom_that_a_question_does_not_have_is_refused(export: Callable) -> No
     assert "--zoom is 2, allowed: 0 to 1" in refused.error_line
 
 
+@pytest.mark.parametrize("asked", [("--consistent",), ("--quantile", "0.5"), ("--mean",)])
+def test_what_is_read_from_all_zooms_is_refused_of_one(export: Callable, asked: tuple[str, ...]) -> None:
+    refused = export("--zoom", "1", *asked)
+
+    assert refused.code == 2
+    assert f"{asked[0]} is read from all zooms, allowed: without --zoom" in refused.error_line
+
+
+def test_a_program_gets_the_consistent_counts_that_a_terminal_has_no_room_for(
+    export: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleetcount.read.export._MOST_ROWS", 3)
+
+    listed = export("--consistent").out.splitlines()
+    rows = json.loads(export("--consistent", "--json").out)["answers"]
+
+    assert (len(listed), listed[4]) == (1 + 3 + 1 + 2, "... and 5 more of zoom 0; --json has all")
+    assert [row["raw"] for row in rows] == [raw(1, number) for number in range(1, 11)]
+
+
 SCENARIO = """
 name = "zoomed"
 seed = 1

@@ -210,14 +210,17 @@ def answer_named(
 
     Raises:
         MechanismError: a parameter is missing, unknown or outside its range, or a yes/no law is asked V > 1 values;
-            `flips` of a family that takes none, or not V of them.
+            `epsilon_local` or `flips` of a family that takes none, or not V flips.
     """
     kind = kind_named(name)
     given: dict[str, Any] = {**kind.defaults, **(parameters or {})}
     if flips and not kind.flips:
         raise MechanismError(f"flips are given to {name}, allowed: to {', '.join(_with_flips())}")
     for unknown in set(given) - set(kind.parameters):
-        raise MechanismError(f"parameter {unknown!r} of {name} is unknown, allowed: {', '.join(kind.parameters)}")
+        known = ", ".join(kind.parameters) or "none"
+        raise MechanismError(f"parameter {unknown!r} of {name} is unknown, allowed: {known}")
+    if epsilon_local is not None and kind.from_epsilon is None:
+        raise MechanismError(f"epsilon_local is given to {name}, allowed: to answers that devices randomize")
     if kind.flips:
         given["flips"] = tuple(flips) or (Flips.BOTH,) * values
     if epsilon_local is not None and kind.from_epsilon is not None:

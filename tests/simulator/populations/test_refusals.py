@@ -300,6 +300,21 @@ def test_moments_in_nanoseconds_with_a_zone_are_read(tmp_path: Path) -> None:
     assert build(keys, SQUARES, 1, tmp_path).histogram(0).sum() == 30
 
 
+def test_speeds_are_in_metres_a_second_unless_the_scenario_says_so(tmp_path: Path) -> None:
+    rows = "".join(f"0,v{speed},1,2,{speed}\n" for speed in (0, 29, 30, 59, 60, 108))
+    (tmp_path / "t.csv").write_text(f"time,vehicle,x,y,speed_kmh\n{rows}")
+    bins, keys = {"cells": "speed", "bins_kmh": [30, 60]}, TRACE | {"speed": "speed_kmh"}
+
+    assert build(keys | {"speed_unit": "km/h"}, bins, 1, tmp_path).histogram(0).tolist() == [2, 2, 2]
+    assert build(keys | {"speed_unit": "m/s"}, bins, 1, tmp_path).histogram(0).tolist() == [1, 0, 5]
+    assert "population.speed_unit is missing; allowed is one of m/s, km/h: 'speed_kmh' may be no m/s" in refusal(
+        keys, bins, tmp_path
+    )
+    assert "population.speed_unit is given without population.speed" in refusal(
+        TRACE | {"speed_unit": "km/h"}, SQUARES, tmp_path
+    )
+
+
 SUMO_CSV = (
     "timestep_time;vehicle_angle;vehicle_id;vehicle_lane;vehicle_edge;vehicle_speed;vehicle_x;vehicle_y\n"
     "0.00;90.00;car1;C1D1_0;;5.00;1.00;2.00\n"
@@ -476,7 +491,10 @@ BAD_COUNTS: list[tuple[str, dict[str, Any], str]] = [
     ("value,count\na,1\na,2\n", NAMES, "t.csv line 3: the value 'a' occurs twice"),
     ("value,count\né,1\ne\u0301,2\n", NAMES, "t.csv line 3: the value 'é' occurs twice"),
     ("value,count\na,-1\n", NAMES, "t.csv line 2: count is -1"),
-    ("value,count\na,1.5\n", NAMES, "t.csv line 2: the count is 1.5, not a whole number"),
+    *(
+        (f"value,count\na,1\nb,{one}\n", NAMES, f"t.csv line 3: count is {one}, not a whole number in digits alone")
+        for one in ("1.5", "1.000", "1e3", "2.00")
+    ),
     ("value,count\na,1000000000001\n", NAMES, "t.csv line 2: count is 1000000000001"),
     ("value,count\na,1_0\n", NAMES, "t.csv line 2: count is '1_0'"),
     ("value,count\na,5\nd,1\n", NAMES | {"values": ["a", "b"]}, "t.csv line 3: 'd' is not among question.values"),

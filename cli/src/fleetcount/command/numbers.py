@@ -150,10 +150,8 @@ class Several(click.ParamType[tuple[Any, ...]]):
 
 EPSILON: Final = ExactNumber(NumberRange(low=Fraction(1, 1000), high=Fraction(10)))
 """A privacy loss: 0.001 to 10. Below nothing useful comes out, above nothing is protected."""
-SAMPLING_RATE: Final = ExactNumber(
-    NumberRange(low=Fraction(0), high=Fraction(1, 2), low_included=False, high_included=False)
-)
-"""A sampling rate: strictly between 0 and 1/2."""
+SAMPLING_RATE: Final = ExactNumber(NumberRange(low=Fraction(1, 10**6), high=Fraction(1, 2), high_included=False))
+"""A sampling rate: at least that of a question, below 1/2."""
 SHARE: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(1), low_included=False))
 """A part of a budget: above 0, at most 1."""
 WEIGHT: Final = ExactNumber(NumberRange(low=Fraction(0), high=Fraction(10**6), low_included=False))

@@ -22,7 +22,12 @@ from fleetcount_mechanisms.responses import Flips
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_QUESTION_WINDOWS
+from fleetcount_protocol.limits import (
+    MAX_DRILL_DOWN_LEVELS,
+    MAX_QUESTION_WINDOWS,
+    MAX_REPORTS_PER_WINDOW,
+    MIN_BATCH_SIZE,
+)
 from fleetcount_protocol.question.fields import Coin, DrillDown, Participants
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.codes import CODE_ALPHABET, MAX_CODE_LENGTH, CodeForm, Codes
@@ -67,20 +72,21 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     r"windows|the last window expires|[0-9]+ units have": ("schedule.windows", "schedule.until"),
     r"round_one_s|round_one_closes|round one": ("schedule.round_one", "schedule.window"),
     r"round_two_s|round_two_closes|round two|the rounds": ("schedule.window",),
-    r"expiry_s|expiry": ("schedule.expires_after",),
+    r"expiry_s|expiry": ("schedule.expires_after", "schedule.opens"),
     r"coin": ("schedule.coin",),
     r"one_in": ("schedule.one_in",),
     r"delta": ("release.delta",),
     r"release has": ("release.thresholds",),
     r"one-sided|release|level": ("release.kind",),
     r"number of levels|levels?": ("drill_down.levels",),
-    r"threshold": ("drill_down.threshold",),
+    r"threshold": ("drill_down.threshold", "release.thresholds"),
     r"most_survivors|a cell has": ("drill_down.most_survivors",),
-    r"grid|cells?": ("domain.columns", "domain.cells"),
+    r"grid|cells?|H3 cells|[0-9a-f]{15} is not an H3": ("domain.columns", "domain.cells"),
     r"bins?|edges?": ("domain.edges",),
     r"low": ("domain.low",),
     r"high": ("domain.high",),
-    r"categor(y|ies)|names?": ("domain.names",),
+    r"categor(y|ies)|names": ("domain.names",),
+    r"name": ("question.name",),
     r"a device has": ("domain.at_once",),
     r"alphabet": ("drill_down.alphabet",),
     r"length": ("drill_down.length",),
@@ -88,6 +94,7 @@ _KEYS: Final[Mapping[str, tuple[str, ...]]] = {
     r"min_batch_size": ("question.min_batch_size",),
     r"a drill-down is": ("question.mode",),
     r"sampling rate": ("mechanism.sampling_rate",),
+    r"face probabilities|probability of face": ("mechanism.face_probabilities",),
     r"aggregators?": ("aggregators",),
 }
 """By the first words of a refusal: the keys, the first of which that is given is meant."""
@@ -141,7 +148,7 @@ class QuestionTable:
     deployment: str = setting(Table.deployment)
     signal: str | None = setting(Table.text, SIGNAL_TEXT, "a VSS path", default=None)
     mode: str = setting(Table.choice, ("sampling", "response", "direct"), default="sampling")
-    min_batch_size: int = setting(Table.integer, 2, 2**32)
+    min_batch_size: int = setting(Table.integer, MIN_BATCH_SIZE, MAX_REPORTS_PER_WINDOW)
     time_precision_s: int = setting(Table.integer, 1, 86_400, default=1)
     upload_style: str = setting(Table.choice, _UPLOAD_STYLES, default="two_instalments")
 

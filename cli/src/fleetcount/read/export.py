@@ -4,7 +4,7 @@ Reads a directory that `question release` made, connects nowhere, and prints no 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -78,19 +78,34 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
         raise UsageError("nothing to do: give --output FILE, or a question (--sum, --difference, --largest, ...)")
     if kind is None and output is not None and output.suffix not in _FORMATS:
         raise UsageError(f"--output is {str(output)[:80]!r}; it must end in .parquet, .csv or .geojson")
+    if unused := _without_effect(zoom, questions):
+        raise UsageError(unused)
     if output is not None:
         check_output_file(output)
     kept, windows = read_table(records, zoom), questions["windows"]
     consistent, quantiles, mean = (questions.pop(name) for name in ("consistent", "quantile", "mean"))
     told = list(_averages(kept, quantiles or (), windows, mean=mean)) if quantiles or mean else []
     told += [*_answers(kept, **questions), *(_consistent(kept, windows) if consistent else ())]
-    lines = [one_line(line) for line, _ in told]
+    lines = [one_line(line) for line, _ in told if line]
     if output is not None:
         lines.append(_written(kept, output, kind or _FORMATS[output.suffix], questions["windows"]))
     missing = {str(index): reason for index, reason in sorted(kept.table.missing.items())}
     rows = [row for _, row in told if row is not None]
     found = {"question": kept.question.name, "missing": missing, "answers": rows}
     show(found | ({} if output is None else {"written": str(output)}), lines, as_json=as_json)
+
+
+def _without_effect(zoom: int, questions: Mapping[str, Any]) -> str:
+    """Return why --windows or --zoom would change nothing of what is asked, or nothing."""
+    own, all_zooms = ("difference", "smooth"), ("consistent", "quantile", "mean")
+    for given, names, why in (
+        (questions["windows"] is not None, own, "has windows of its own, allowed: without --windows"),
+        (zoom, all_zooms, "is read from all zooms, allowed: without --zoom"),
+    ):
+        named = next((name for name in names if questions[name]), None)
+        if given and named is not None:
+            return f"--{named} {why}"
+    return ""
 
 
 def _written(kept: KeptTable, path: Path, kind: str, windows: str | None) -> str:
@@ -216,13 +231,14 @@ def _percent(answer: Answer) -> str:
 def _list(head: str, found: Sequence[Chosen]) -> Iterator[Told]:
     first = found[0].answer
     yield f"{head}; the {first.together} intervals hold together with {_percent(first)}", None
-    for one in found[:_MOST_ROWS]:
+    for place, one in enumerate(found):
         answer = one.answer
-        place = f"window {one.window}, cell {one.cell} ({one.label})"
+        where = f"window {one.window}, cell {one.cell} ({one.label})"
         row = {"question": head, "window": one.window, "cell": one.cell, "label": one.label} | _row(answer)
-        yield f"{place}: {answer.estimate:,.1f}, {interval_text(answer.estimate, answer.low, answer.high)}", row
+        said = f"{where}: {answer.estimate:,.1f}, {interval_text(answer.estimate, answer.low, answer.high)}"
+        yield said if place < _MOST_ROWS else "", row
     if len(found) > _MOST_ROWS:
-        yield f"... and {len(found) - _MOST_ROWS} more; a table has them all", None
+        yield f"... and {len(found) - _MOST_ROWS} more; --json has all", None
 
 
 def _readable(kept: KeptTable, windows: frozenset[int]) -> Iterator[Told]:
@@ -232,16 +248,14 @@ def _readable(kept: KeptTable, windows: frozenset[int]) -> Iterator[Told]:
     )
     columns = {name: values.tolist() for name, values in columns_of(kept.table, kept.participants).items()}
     rows = [row for row, window in enumerate(columns["window_index"]) if window in windows]
-    for row in rows[:_MOST_ROWS]:
+    for number, row in enumerate(rows):
         place = f"window {columns['window_index'][row]}, cell {columns['cell'][row]} ({columns['label'][row]})"
         ends = interval_text(columns["estimate"][row], columns["low"][row], columns["high"][row])
         names = ("window_index", "cell", "label", "readable", "raw", "estimate", "low", "high")
-        yield (
-            f"{place}: {columns['readable'][row]}, {ends}",
-            {"question": "readable"} | {n: columns[n][row] for n in names},
-        )
+        said = f"{place}: {columns['readable'][row]}, {ends}"
+        yield said if number < _MOST_ROWS else "", {"question": "readable"} | {n: columns[n][row] for n in names}
     if len(rows) > _MOST_ROWS:
-        yield f"... and {len(rows) - _MOST_ROWS} more; a table has them all", None
+        yield f"... and {len(rows) - _MOST_ROWS} more; --json has all", None
 
 
 def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
@@ -266,24 +280,16 @@ def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
             ends = zip(estimates.tolist(), found.low[zoom].tolist(), found.high[zoom].tolist(), strict=True)
             for place, (estimate, low, high) in enumerate(ends):
                 raw, number = kept.opened[row][number], number + 1
-                if place < _MOST_ROWS:
-                    named = f"zoom {zoom}, cell {label(number)}" if zoom < sides else f"the {label(number)}"
-                    named = f"margin {label(number)}" if sides <= zoom < sides + len(design.levels.margins) else named
-                    where = f"window {kept.table.windows[row]}, {named}"
-                    row_json = {
-                        "window": int(kept.table.windows[row]),
-                        "zoom": zoom,
-                        "label": label(number),
-                        "raw": raw,
-                    }
-                    ends_json = {"question": "consistent", "estimate": estimate, "low": low, "high": high}
-                    yield (
-                        f"{where}: {estimate:,.1f}, {interval_text(raw, low, high)}; raw {raw:,}",
-                        ends_json | row_json,
-                    )
+                named = f"zoom {zoom}, cell {label(number)}" if zoom < sides else f"the {label(number)}"
+                named = f"margin {label(number)}" if sides <= zoom < sides + len(design.levels.margins) else named
+                window = int(kept.table.windows[row])
+                row_json = {"window": window, "zoom": zoom, "label": label(number), "raw": raw}
+                ends_json = {"question": "consistent", "estimate": estimate, "low": low, "high": high}
+                said = f"window {window}, {named}: {estimate:,.1f}, {interval_text(estimate, low, high)}; raw {raw:,}"
+                yield said if place < _MOST_ROWS else "", ends_json | row_json
             if estimates.size > _MOST_ROWS:
                 more = f"... and {estimates.size - _MOST_ROWS} more of zoom {zoom}"
-                yield f"{more}; joined_levels of Python has all", None
+                yield f"{more}; --json has all", None
 
 
 def _smooth(kept: KeptTable, text: str) -> Iterator[Told]:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from click.core import ParameterSource
 from fleetcount_analysis.answers import joined_errors, smallest_refused
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
@@ -152,7 +153,8 @@ def plan(  # one parameter an option, passed by name
     steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
     cross, at_once, limit = others.pop("cross"), others.pop("at_once") or 1, others.pop("largest_posterior")
     asked = _asked_levels(others)
-    if refused := _not_together(question, steps, asked, cross, at_once, output, limit):
+    together = _not_together(question, steps, asked, cross, at_once, output, limit)
+    if refused := together or _without_effect(click.get_current_context()):
         raise UsageError(refused)
     if steps is not None or question["windows"] is not None:
         if others["flips"] or others["direction"]:
@@ -173,6 +175,35 @@ def plan(  # one parameter an option, passed by name
     planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=spread)
     planned = facing(planned, direction)
     _show(planned, epsilon, limit, output, explain=explain, as_json=as_json)
+
+
+_OF_ONE: Final = ("mechanism", "noise", "sampling_rate", "epsilon_local", "explain")
+_OF_MANY: Final = ("every", "delta")
+_NOT_OF_WALKS: Final = ("level", "no_total")
+
+
+def _without_effect(context: click.Context) -> str:
+    """Return why an option that was given would change nothing, or nothing: defaults are not given.
+
+    With --show all ways are direct, and --mechanism may say so.
+    """
+    direct = context.params["show"] is not None and context.params["mechanism"] == "direct"
+
+    def given(name: str) -> bool:
+        said = context.get_parameter_source(name) is not ParameterSource.DEFAULT
+        return said and not (name == "mechanism" and direct)
+
+    walks = context.params["levels"] is not None
+    many = walks or context.params["windows"] is not None
+    reasons = (
+        (many, _OF_ONE, "is about one release, allowed: without --windows, --levels"),
+        (not many, _OF_MANY, "is about a question of several windows, allowed: with --windows or --levels"),
+        (walks, _NOT_OF_WALKS, "changes no walk, allowed: without --levels"),
+    )
+    unused = (
+        f"--{name.replace('_', '-')} {why}" for holds, names, why in reasons if holds for name in names if given(name)
+    )
+    return next(unused, "")
 
 
 def _asked_levels(others: dict[str, Any]) -> AskedLevels:

@@ -192,7 +192,18 @@ def summary_lines(summaries: "Sequence[CaseSummary]") -> list[str]:
         "error, bias, width: devices in a cell (root mean square, mean against the whole fleet, mean of the intervals)",
         "coverage: how often an interval holds the truth of the devices counted; of fleet: of the whole fleet",
         "epsilon: what a release tells everybody about one device at most; in all: over all releases it answers",
+        *_withheld(summaries),
         *_number_lines(summaries),
+    ]
+
+
+def _withheld(summaries: "Sequence[CaseSummary]") -> list[str]:
+    """Return why there are fewer releases than were asked for; nothing where all are there."""
+    if all(case.releases == case.asked for case in summaries):
+        return []
+    return [
+        "released: none where fewer reports were agreed on than aggregators.min_batch_size (10 without the key), or"
+        " aggregators were out"
     ]
 
 

@@ -29,7 +29,8 @@ class Keys:
     bounds: Bounds | None = setting(
         Settings.bounds,
         default=None,
-        about="[x0, y0, x1, y1] in the data's unit; default: all the data cover, in whole multiples of size_m",
+        about="[x0, y0, x1, y1] in the data's unit, x1 and y1 raised to whole squares; default: all the data cover, in"
+        " whole multiples of size_m",
         example="[0, 0, 2000, 1500]",
     )
     origin: tuple[Fraction, Fraction] | None = setting(

@@ -12,12 +12,14 @@ BATCH: Final = 16_384
 class Column:
     """A column to read: its name in the file, its form, and for numbers the allowed range.
 
-    "utc" is a moment like 2026-01-26T15:57:02Z, read as seconds since 1970. "reading" is whatever a signal may be, as
+    "count" is a whole number; in CSV digits alone, since "1.000" is a thousand to some and one to others ("10.0", which
+    other programs write of whole numbers, is read too). "utc" is a moment like 2026-01-26T15:57:02Z, read as seconds
+    since 1970. "reading" is whatever a signal may be, as
     text: a text, a number, true or false; nothing is "".
     """
 
     name: str
-    form: Literal["text", "number", "utc", "reading"] = "text"
+    form: Literal["text", "number", "count", "utc", "reading"] = "text"
     low: float = -1e12
     high: float = 1e12
 

@@ -104,7 +104,7 @@ def _listed(keys: Keys, asked: CellSpec) -> dict[str, int]:
         return counts
     columns = {
         "value": Column(name=keys.value),
-        "count": Column(name=keys.count, form="number", low=0, high=MAX_DEVICES),
+        "count": Column(name=keys.count, form="count", low=0, high=MAX_DEVICES),
     }
     for batch in read_table(keys.file, columns):
         for row, (value, count) in enumerate(zip(batch.texts["value"], batch.numbers["count"].tolist(), strict=True)):
@@ -120,8 +120,6 @@ def _take(counts: dict[str, int], value: str, count: float, place: str, allowed:
         raise ScenarioError(f"{place}: {shown(name)} is not among question.values; {nearest(name, allowed[:12])}")
     if name in counts:
         raise ScenarioError(f"{place}: the value {shown(name)} occurs twice")
-    if count != int(count):
-        raise ScenarioError(f"{place}: the count is {count:g}, not a whole number")
     if len(counts) > MAX_CELLS:
         raise ScenarioError(f"{place}: more than {MAX_CELLS} values")
     counts[name] = int(count)

@@ -65,8 +65,8 @@ class Keys:
 
 _COUNTS: Final = {
     "location": Column(name="location"),
-    "checkins": Column(name="checkins", form="number", low=1),
-    "users": Column(name="users", form="number", low=1),
+    "checkins": Column(name="checkins", form="count", low=1),
+    "users": Column(name="users", form="count", low=1),
     "name": Column(name="name"),
 }
 _COORDINATES: Final = {
@@ -74,8 +74,8 @@ _COORDINATES: Final = {
     "lon": Column(name="lon", form="number", low=-180, high=180),
 }
 _HISTOGRAM: Final = {
-    "checkins": Column(name="checkins", form="number", low=1),
-    "locations": Column(name="locations", form="number", low=1),
+    "checkins": Column(name="checkins", form="count", low=1),
+    "locations": Column(name="locations", form="count", low=1),
 }
 MAX_PLACES: Final = 1_000_000
 

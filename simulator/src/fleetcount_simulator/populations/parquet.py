@@ -79,7 +79,7 @@ def _expression(column: Column, types: Mapping[str, str], file: str) -> str:
         return f"CAST({quoted} AS VARCHAR)"
     if column.form == "reading" and (kind in ("VARCHAR", "BOOLEAN") or kind in _NUMBERS or kind.startswith("DECIMAL")):
         return f"COALESCE(CAST({quoted} AS VARCHAR), '')"
-    if column.form == "number" and (kind in _NUMBERS or kind.startswith("DECIMAL")):
+    if column.form in ("number", "count") and (kind in _NUMBERS or kind.startswith("DECIMAL")):
         # A float32 is its own shortest decimal, as everywhere (`fleetcount_protocol.window.signal`).
         return f"CAST(CAST({quoted} AS VARCHAR) AS DOUBLE)" if kind == "FLOAT" else f"CAST({quoted} AS DOUBLE)"
     if column.form == "utc" and kind in _MOMENTS:
@@ -89,6 +89,7 @@ def _expression(column: Column, types: Mapping[str, str], file: str) -> str:
     allowed = {
         "text": "a text or a whole number",
         "number": "a number",
+        "count": "a whole number",
         "utc": "a timestamp",
         "reading": "text, number or boolean",
     }[column.form]

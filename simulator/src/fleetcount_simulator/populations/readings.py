@@ -75,12 +75,12 @@ def _counts(keys: Keys, columns: Columns) -> Integers:
     """Return how many devices have each value, (V+1,); [0] none of them."""
     roles = {name: Column(name=name, form="reading") for names in columns.names for name in names}
     if keys.count is not None:
-        roles[_COUNT] = Column(name=keys.count, form="number", low=0, high=MAX_DEVICES)
+        roles[_COUNT] = Column(name=keys.count, form="count", low=0, high=MAX_DEVICES)
     found = np.zeros(columns.cross.values + 1, dtype=np.int64)
     known: list[dict[tuple[str, ...], int]] = [{} for _ in columns.names]
     for batch in read_table(keys.file, roles):
         values = np.array(_values(batch, columns, known), dtype=np.int64)
-        np.add.at(found, values, 1 if keys.count is None else _whole(batch, keys.count))
+        np.add.at(found, values, 1 if keys.count is None else batch.numbers[_COUNT].astype(np.int64))
     return found
 
 
@@ -101,12 +101,3 @@ def _values(batch: Batch, columns: Columns, known: list[dict[tuple[str, ...], in
             values.append(memory[texts])
         parts.append(values)
     return [columns.cross.together(row) for row in zip(*parts, strict=True)]
-
-
-def _whole(batch: Batch, name: str) -> Integers:
-    counts = batch.numbers[_COUNT]
-    wrong = np.flatnonzero(counts != np.floor(counts))
-    if wrong.size:
-        row = int(wrong[0])
-        raise ScenarioError(f"{batch.place.of(row)}: {name} is {counts[row]:g}, not a whole number")
-    return counts.astype(np.int64)

@@ -24,6 +24,7 @@ from fleetcount_simulator.populations.columns import BATCH, Column, Place, Rows,
 MAX_COLUMNS: Final = 256
 _NUMBER: Final = r"-?[0-9]{1,15}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,3})?"
 _ONE_NUMBER: Final = re.compile(_NUMBER, re.ASCII)
+_COUNT: Final = re.compile(r"-?[0-9]{1,15}(?:\.0)?", re.ASCII)
 _MANY_NUMBERS: Final = re.compile(rf"(?:{_NUMBER}\n)*", re.ASCII)
 _MOMENT: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,6})[0-9]{0,3})?"
@@ -97,10 +98,22 @@ def _batch(rows: Mapping[str, Sequence[Any]], columns: Mapping[str, Column], pla
 
 
 def _numbers(cells: Any, column: Column, place: Rows) -> Floats:
-    if isinstance(cells, np.ndarray):
-        return cells.astype(np.float64, copy=False)
-    read = _parsed_moments if column.form == "utc" else parsed_numbers
-    return read(cells, column.name, place)
+    if not isinstance(cells, np.ndarray):
+        read = _parsed_moments if column.form == "utc" else parsed_numbers
+        numbers = read(cells, column.name, place)
+    else:
+        numbers = cells.astype(np.float64, copy=False)
+    if column.form == "count":
+        _check_counts(cells, numbers, column.name, place)
+    return numbers
+
+
+def _check_counts(cells: Any, numbers: Floats, name: str, place: Rows) -> None:
+    wrong = np.flatnonzero(numbers != np.floor(numbers)).tolist()
+    if not isinstance(cells, np.ndarray):
+        wrong = [row for row, cell in enumerate(cells) if not _COUNT.fullmatch(cell)]
+    if wrong:
+        raise ScenarioError(f"{place.of(wrong[0])}: {name} is {cells[wrong[0]]}, not a whole number in digits alone")
 
 
 def _csv_rows(

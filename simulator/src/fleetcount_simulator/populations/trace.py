@@ -24,6 +24,8 @@ from fleetcount_simulator.populations.tables import Batch, read_table
 
 _LATITUDE: Final = re.compile(r"lat", re.IGNORECASE)
 _DEGREES: Final = re.compile(r"(lat|latitude|lon|lng|long|longitude)(_?deg(rees)?)?$", re.IGNORECASE)
+_PER_MPS: Final = {"m/s": 1.0, "km/h": 3.6}
+_NO_MPS: Final = re.compile(r"km_?/?h|kph|mph|knots?$", re.IGNORECASE)
 ABOUT: Final = "sightings (CSV or Parquet), sorted by time: time, vehicle, x and y or lon and lat, perhaps speed, edge"
 CELLS: Final = RECORDED
 
@@ -83,7 +85,14 @@ class Keys(TraceKeys):
         example='"latitude"',
     )
     speed: str | None = setting(
-        Table.printable, 200, default=None, about="column of the speed in metres per second", example='"speed_mps"'
+        Table.printable, 200, default=None, about="column of the speed in `speed_unit`", example='"speed_mps"'
+    )
+    speed_unit: str | None = setting(
+        Table.choice,
+        tuple(_PER_MPS),
+        default=None,
+        about='"m/s" (default) or "km/h"; required where the column is named after another unit than m/s',
+        example='"km/h"',
     )
     edge: str | None = setting(
         Table.printable, 200, default=None, about="column of the road edge's name", example='"edge"'
@@ -98,18 +107,28 @@ def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> P
     """
     columns = _columns(keys)
     asked = read(question, folder, CELLS)
-    return recorded(keys.file, columns, asked, keys.clock(None), keys.fleet(seed), keys.delimiter)
+    clock, fleet, per_mps = keys.clock(None), keys.fleet(seed), _PER_MPS[keys.speed_unit or "m/s"]
+    return recorded(keys.file, columns, asked, clock, fleet, keys.delimiter, per_mps)
 
 
 def recorded(
-    path: Path, columns: Mapping[str, Column], asked: CellSpec, clock: Clock, fleet: Fleet, delimiter: str = ","
+    path: Path,
+    columns: Mapping[str, Column],
+    asked: CellSpec,
+    clock: Clock,
+    fleet: Fleet,
+    delimiter: str = ",",
+    per_mps: float = 1.0,
 ) -> Population:
-    """Return the vehicles of a table whose columns are known, by the roles time, vehicle, x, y, speed and edge."""
+    """Return the vehicles of a table whose columns are known, by the roles time, vehicle, x, y, speed and edge.
+
+    `per_mps` is what the column of the speed has for a metre per second.
+    """
     degrees = columns["x"].high == 180
     frame = Frame(unit="deg" if degrees else "m", speed="speed" in columns, edges="edge" in columns)
     recorder = Recorder(declare(asked, frame), clock, path.name)
     suspected = asked.kind == "square" and not degrees and all(_DEGREES.match(columns[one].name) for one in "xy")
-    for piece in _pieces(path, columns, delimiter, degrees=degrees):
+    for piece in _pieces(path, columns, delimiter, per_mps, degrees=degrees):
         if suspected:
             _refuse_degrees(piece.positions, path.name, columns["x"].name, columns["y"].name)
         recorder.add(piece)
@@ -126,12 +145,15 @@ def _refuse_degrees(positions: Positions, file: str, x: str, y: str) -> None:
         )
 
 
-def _pieces(path: Path, columns: Mapping[str, Column], delimiter: str, *, degrees: bool) -> Iterator[Sightings]:
+def _pieces(
+    path: Path, columns: Mapping[str, Column], delimiter: str, per_mps: float, *, degrees: bool
+) -> Iterator[Sightings]:
     for batch in read_table(path, columns, delimiter):
+        speed = batch.numbers.get("speed")
         positions = Positions(
             x=batch.numbers["x"],
             y=batch.numbers["y"],
-            speed_mps=batch.numbers.get("speed"),
+            speed_mps=None if speed is None else speed / per_mps,
             edges=batch.texts.get("edge"),
         )
         if degrees:
@@ -162,7 +184,11 @@ def _columns(keys: Keys) -> dict[str, Column]:
     else:
         columns["x"] = Column(name=keys.x or "x", form="number", low=-1e9, high=1e9)
         columns["y"] = Column(name=keys.y or "y", form="number", low=-1e9, high=1e9)
+    if keys.speed is None and keys.speed_unit is not None:
+        raise UnfitKeyError("speed_unit", problem="is given without population.speed, the column of the speed")
     if keys.speed is not None:
+        if keys.speed_unit is None and _NO_MPS.search(keys.speed):
+            raise UnfitKeyError("speed_unit", allowed=f"one of {', '.join(_PER_MPS)}: {keys.speed!r} may be no m/s")
         columns["speed"] = Column(name=keys.speed, form="number", low=0, high=1000)
     if keys.edge is not None:
         columns["edge"] = Column(name=keys.edge)
