@@ -159,10 +159,22 @@ async def test_whatever_changes_of_the_offers_is_another_digest(
 
     await change(network, question)
 
+    assert not asked(service, held=before).unchanged, "nobody has asked for a list since"
     after = held_digest(digests_of(service))
     assert after != before
-    assert not asked(service, held=before).unchanged
     assert asked(service, held=after).unchanged
+
+
+async def test_a_question_that_everybody_has_by_now_is_told_of() -> None:
+    network, [question] = await standing(1)
+    service, before = network.core(0).service, held_digest(())
+    await _is_lost_by_another(network, question)
+    assert asked(service, held=before).unchanged
+
+    network.core(0).context.questions.handovers.put(0, question.question_id)
+    await network.look_after_all()
+
+    assert len(asked(service, held=before).offers) == 1
 
 
 async def test_a_clock_that_is_set_back_offers_again_what_was_over(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -147,7 +147,7 @@ def test_parts_are_counted_before_one_is_read() -> None:
         unchanged: bool = False
 
     part: Conversion[bytes, device_pb2.QuestionOffer] = Conversion(device_pb2.QuestionOffer, lambda _: {}, never)
-    bounds = {Listed: {"offers": Count(0, 1, part)}}
+    bounds: Bounds = {Listed: {"offers": Count(0, 1, part)}}
     codec = message("list", device_pb2.ListQuestionsResponse, Listed, bounds, 1_000)
 
     refused(codec, codec.to_pb(Listed((b"a", b"b"), more=True)), "more than 1 offers")
