@@ -53,7 +53,7 @@ def test_what_is_taken_at_rest_is_no_cost_of_an_answer() -> None:
     [
         (["--fleets", "300"], "--fleets is [300], allowed: two or more numbers, the fewest first"),
         (["--fleets", "300,100"], "--fleets is [300, 100], allowed"),
-        (["--open-questions", "4096"], "--open-questions is 4096, allowed: 0 to 4095"),
+        (["--open-questions", "16384"], "--open-questions is 16384, allowed: 0 to 16383"),
     ],
 )
 def test_what_cannot_be_asked_is_refused(

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import hashlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,12 +14,19 @@ from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
 from fleetcount_client.transport import Unreachable
 from fleetcount_protocol.errors import DecodeError, RejectReason
 from fleetcount_protocol.ids import ReportId, SessionId, WindowId
-from fleetcount_protocol.messages import Instalment, QuestionList, QuestionOffer, Refusal
+from fleetcount_protocol.messages import (
+    Instalment,
+    QuestionList,
+    QuestionOffer,
+    QuestionQuery,
+    Refusal,
+    held_digest,
+)
 from fleetcount_protocol.v1.device_pb2 import ListQuestionsResponse
 from fleetcount_protocol.wire.call_metadata import RETRY_TRAILER
 from fleetcount_protocol.wire.device_columns import InstalmentReplyColumns, UploadAnswer
 from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage
-from fleetcount_protocol.wire.question import QUESTION_LIST
+from fleetcount_protocol.wire.question import QUESTION_LIST, QUESTION_LIST_QUERY, QUESTION_OFFER
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.toml_table import ConfigError
 
@@ -216,23 +224,23 @@ def listed_by(lists: Iterator[bytes]) -> Lists:
     return answered
 
 
-async def test_a_list_of_question_is_read_again_only_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_offer_is_read_again_only_if_it_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
     one, other = in_order(2)
     listed = [(one,), (one,), (one, other), (one, other), ()]
-    read = list[bytes]()
-    read_questions = grpc_transport._read_questions
+    read = list[Any]()
+    read_offer = grpc_transport._read_offer
 
-    def counted(answer: bytes, digest: bytes) -> Any:
-        read.append(answer)
-        return read_questions(answer, digest)
+    def counted(message: Any) -> QuestionOffer | None:
+        read.append(message)
+        return read_offer(message)
 
-    monkeypatch.setattr(grpc_transport, "_read_questions", counted)
+    monkeypatch.setattr(grpc_transport, "_read_offer", counted)
     answers = listed_by(QUESTION_LIST.encode(QuestionList(offers=offers)) for offers in listed)
     async with serving(None, answers) as (transport, _):  # type: ignore[arg-type]  # Nothing is uploaded.
         found = [await transport.list_questions() for _ in listed]
 
     assert found == listed
-    assert len(read) == 3
+    assert len(read) == 2
 
 
 async def test_a_question_that_cannot_be_read_hides_no_other_in_its_list_or_the_next() -> None:
@@ -245,6 +253,82 @@ async def test_a_question_that_cannot_be_read_hides_no_other_in_its_list_or_the_
         found = await transport.list_questions()
 
     assert found == (offers[0], offers[2])
+
+
+def digest_of(offer: QuestionOffer) -> bytes:
+    return hashlib.sha256(QUESTION_OFFER.encode(offer)).digest()
+
+
+async def test_a_device_that_holds_every_offer_asks_once_and_goes_on_with_what_it_holds() -> None:
+    one, two, three = in_order(3)
+    asked = list[QuestionQuery]()
+    unchanged = QuestionList(offers=(), unchanged=True)
+    lists = [
+        QuestionList(offers=(one, two), more=True),
+        QuestionList(offers=(three,)),
+        unchanged,
+        QuestionList(offers=(one,), more=True),
+        QuestionList(offers=(three,)),
+        unchanged,
+    ]
+    answers = iter(lists)
+
+    async def answered(query: bytes, _: Any) -> bytes:
+        asked.append(QUESTION_LIST_QUERY.decode(query))
+        return QUESTION_LIST.encode(next(answers))
+
+    async with serving(None, answered) as (transport, _):  # type: ignore[arg-type]  # Nothing is uploaded.
+        found = [await transport.list_questions() for _ in range(4)]
+
+    every, fewer = (held_digest(map(digest_of, offers)) for offers in ((one, two, three), (one, three)))
+    assert found == [(one, two, three)] * 2 + [(one, three)] * 2
+    assert [query.held for query in asked] == [None, None, every, every, None, fewer]
+    assert [query.after is None for query in asked] == [True, False, True, True, False, True]
+
+
+async def test_what_a_device_holds_is_told_with_the_offers_that_it_cannot_read() -> None:
+    offers = in_order(2)
+    first = ListQuestionsResponse.FromString(QUESTION_LIST.encode(QuestionList(offers=tuple(offers))))
+    first.offers[1].signed.question = b"a question of a later version"
+    asked = list[QuestionQuery]()
+
+    async def answered(query: bytes, _: Any) -> bytes:
+        asked.append(QUESTION_LIST_QUERY.decode(query))
+        return first.SerializeToString()
+
+    async with serving(None, answered) as (transport, _):  # type: ignore[arg-type]  # As above.
+        for _ in range(2):
+            await transport.list_questions()
+
+    unread = hashlib.sha256(first.offers[1].SerializeToString()).digest()
+    assert asked[1].held == held_digest([digest_of(offers[0]), unread])
+
+
+def altered(offers: int, **changes: bool) -> bytes:
+    """Return a list of so many offers with fields that no aggregator sets together."""
+    listed = ListQuestionsResponse.FromString(QUESTION_LIST.encode(QuestionList(offers=tuple(in_order(offers)))))
+    for name, value in changes.items():
+        setattr(listed, name, value)
+    return listed.SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("held", "lists", "words"),
+    [
+        (False, [altered(0, unchanged=True)], "unchanged, and none was said to be held"),
+        (False, [altered(1, more=True), altered(0, unchanged=True)], "unchanged, and none was said to be held"),
+        (True, [altered(2), altered(1, unchanged=True)], "unchanged, and has 1 offers"),
+        (True, [altered(2), altered(0, unchanged=True, more=True)], "unchanged, and has 0 offers and more"),
+    ],
+)
+async def test_a_list_is_unchanged_only_for_who_said_what_it_holds_and_alone(
+    held: bool, lists: list[bytes], words: str
+) -> None:
+    async with serving(None, listed_by(iter(lists))) as (transport, _):  # type: ignore[arg-type]  # As above.
+        if held:
+            await transport.list_questions()
+        with pytest.raises(Unreachable, match=words):
+            await transport.list_questions()
 
 
 class Streams:

@@ -235,6 +235,7 @@ def question_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         "question_list": (question_codec.QUESTION_LIST, QuestionList(offers=(offer, bare))),
         "question_list_empty": (question_codec.QUESTION_LIST, QuestionList(offers=())),
         "question_list_more": (question_codec.QUESTION_LIST, QuestionList(offers=(bare,), more=True)),
+        "question_list_unchanged": (question_codec.QUESTION_LIST, QuestionList(offers=(), unchanged=True)),
         "question_list_query": (
             question_codec.QUESTION_LIST_QUERY,
             QuestionQuery(aggregator_id=ALPHA, deployment="bologna"),
@@ -242,6 +243,10 @@ def question_messages() -> dict[str, tuple[WireMessage[Any, Any], Any]]:
         "question_list_query_after": (
             question_codec.QUESTION_LIST_QUERY,
             QuestionQuery(aggregator_id=ALPHA, deployment="bologna", after=question.question_id),
+        ),
+        "question_list_query_held": (
+            question_codec.QUESTION_LIST_QUERY,
+            QuestionQuery(aggregator_id=ALPHA, deployment="bologna", held=bytes(range(32))),
         ),
         "install_question": (peer.INSTALL_QUESTION, install),
         "install_question_answer": (peer.INSTALL_QUESTION_ANSWER, answer),

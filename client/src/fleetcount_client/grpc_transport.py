@@ -27,8 +27,11 @@ from fleetcount_protocol.messages import (
     SessionAccepted,
     SessionRefused,
     SessionRequest,
+    check_unchanged,
+    held_digest,
 )
 from fleetcount_protocol.v1.device_pb2 import ListQuestionsResponse
+from fleetcount_protocol.v1.device_pb2 import QuestionOffer as PbQuestionOffer
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
@@ -54,16 +57,21 @@ _OPTIONS: Final = (
 _ResultT = TypeVar("_ResultT")
 
 
-@dataclass(frozen=True, slots=True)
-class _List:
-    """One list of questions as it was read: the SHA-256 of its bytes, its offers, its last id, and if more are
-    above.
-    """
+class _Offers:
+    """What one aggregator offers: by the SHA-256 of each offer's message what was read, None where it cannot be."""
 
-    digest: bytes
-    offers: tuple[QuestionOffer, ...]
-    last: QuestionId | None
-    more: bool
+    def __init__(self) -> None:
+        self.by_digest: dict[bytes, QuestionOffer | None] = {}
+        self.held: bytes | None = None
+        """The digest of all that a query for nothing new names; None while there is none."""
+
+    def close(self) -> None:
+        """Compute `held`: every list was read."""
+        self.held = held_digest(self.by_digest) if self.by_digest else None
+
+    def readable(self) -> list[QuestionOffer]:
+        """Return those that can be read, in the order of the lists."""
+        return [one for one in self.by_digest.values() if one is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,8 +127,8 @@ class GrpcTransport:
         self._proxy = proxy
         self._heard = heard or _nobody_listens
         self._ways: dict[tuple[str, str], AnswerStreams] = {}
-        self._listed: dict[str, list[_List]] = {}
-        """What each server listed last, list by list: the same bytes are not read again."""
+        self._listed: dict[str, _Offers] = {}
+        """What each server offered last: the same bytes are not read again."""
 
     async def list_questions(self) -> tuple[QuestionOffer, ...]:
         """Return the question every configured aggregator offers; one that cannot be read is left out and logged.
@@ -146,23 +154,28 @@ class GrpcTransport:
         """Return the question one aggregator offers, list by list, `MAX_QUESTIONS` at most."""
         endpoint = server.endpoint
         channel = self._way(server.aggregator_id, endpoint).channel
-        known, read = self._listed.get(endpoint, []), list[_List]()
-        after, more = None, True
-        while more and sum(len(one.offers) for one in read) < MAX_QUESTIONS:
+        known, read = self._listed.get(endpoint, _Offers()), _Offers()
+        held, after, more = known.held, None, True
+        while more and len(read.by_digest) < MAX_QUESTIONS:
             query = QUESTION_LIST_QUERY.encode(
-                QuestionQuery(aggregator_id=server.aggregator_id, deployment=self._deployment, after=after)
+                QuestionQuery(aggregator_id=server.aggregator_id, deployment=self._deployment, after=after, held=held)
             )
-            answer = await self._answered(endpoint, self._ask(channel, "ListQuestions", query))
-            digest = hashlib.sha256(answer).digest()
-            same = next((one for one in known[len(read) : len(read) + 1] if one.digest == digest), None)
-            listed = same or _read_questions(answer, digest)
-            more = listed.more
-            if more and (listed.last is None or (after is not None and listed.last <= after)):
+            listed = _read_list(await self._answered(endpoint, self._ask(channel, "ListQuestions", query)))
+            if listed.unchanged:
+                if held is None:
+                    raise DecodeError("a list of questions is unchanged, and none was said to be held")
+                return known.readable()
+            messages, more, held = listed.offers[:MAX_QUESTIONS_PER_LIST], listed.more, None
+            last = max((QuestionId(hashlib.sha256(one.signed.question).digest()) for one in messages), default=None)
+            if more and (last is None or (after is not None and last <= after)):
                 raise DecodeError("a list of questions says that there are more and holds none that is new")
-            after = listed.last
-            read.append(listed)
+            after = last
+            for message in messages:
+                digest = hashlib.sha256(message.SerializeToString()).digest()
+                read.by_digest[digest] = known.by_digest[digest] if digest in known.by_digest else _read_offer(message)
+        read.close()
         self._listed[endpoint] = read
-        return [offer for one in read for offer in one.offers]
+        return read.readable()
 
     async def open_sessions(
         self, aggregator: Aggregator, requests: Sequence[SessionRequest]
@@ -282,20 +295,26 @@ def _name(message: Instalment | Receipt | Refusal) -> tuple[bytes, bytes, int, b
     return message.window_id, message.report_id, message.round, message.session_id
 
 
-def _read_questions(data: bytes, digest: bytes) -> _List:
-    """Return what this version understands of a list of questions: a newer kind of one must not hide the others."""
+def _read_list(data: bytes) -> ListQuestionsResponse:
+    """Return a list of questions whose offers are not read yet.
+
+    Raises:
+        DecodeError: it is too long, no message, or is unchanged and has offers.
+    """
     if len(data) > MAX_QUESTION_LIST_BYTES:
         raise DecodeError(f"the list of questions has {len(data)} bytes, more than {MAX_QUESTION_LIST_BYTES}")
     try:
         listed = ListQuestionsResponse.FromString(data)
     except ProtobufError:
         raise DecodeError("the list of questions is no protobuf message") from None
-    offers: list[QuestionOffer] = []
-    messages = listed.offers[:MAX_QUESTIONS_PER_LIST]
-    for message in messages:
-        try:
-            offers.append(QUESTION_OFFER.from_pb(message))
-        except (DecodeError, QuestionError) as error:
-            _LOG.info("a question on offer cannot be read: %s", error)
-    last = max((QuestionId(hashlib.sha256(one.signed.question).digest()) for one in messages), default=None)
-    return _List(digest, tuple(offers), last, listed.more)
+    check_unchanged(listed.unchanged, len(listed.offers), listed.more)
+    return listed
+
+
+def _read_offer(message: PbQuestionOffer) -> QuestionOffer | None:
+    """Return what this version understands of an offer: a newer kind of one must not hide the others."""
+    try:
+        return QUESTION_OFFER.from_pb(message)
+    except (DecodeError, QuestionError) as error:
+        _LOG.info("a question on offer cannot be read: %s", error)
+        return None

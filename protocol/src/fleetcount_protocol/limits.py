@@ -40,7 +40,7 @@ MAX_QUESTION_BYTES: Final = MAX_WINDOW_BYTES - KIB
 """A window has at most 20 bytes more than its question."""
 MAX_QUESTION_LIFETIME_S: Final = 400 * DAY_S
 MAX_DRILL_DOWN_LEVELS: Final = 8
-MAX_QUESTIONS: Final = 4_096
+MAX_QUESTIONS: Final = 16_384
 """How many questions one aggregator stores, and how many of its offers one device reads."""
 MAX_QUESTIONS_PER_LIST: Final = 64
 MAX_QUESTION_LIST_BYTES: Final = 3 * MIB

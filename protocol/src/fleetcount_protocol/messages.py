@@ -5,6 +5,7 @@ The modules of `wire` encode and decode them.
 
 import enum
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final
@@ -247,20 +248,55 @@ class QuestionQuery:
     """Device to aggregator: asks for the questions of a deployment with ids above `after`; None asks from the first.
 
     With `over` the answer has also those whose last window has closed: a reader needs their start to derive windows.
+    `held`, of a query for the first list without them, is the `held_digest` (32 bytes) of the offers that the device
+    has already, None if it has none.
+
+    Raises:
+        DecodeError: `held` beside `after` or `over`.
     """
 
     aggregator_id: AggregatorId
     deployment: str
     after: QuestionId | None = None
     over: bool = False
+    held: bytes | None = None
+
+    def __post_init__(self) -> None:
+        if self.held is not None and (self.after is not None or self.over):
+            raise DecodeError("a query says what is held and asks for a later list, or for what is over")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuestionList:
-    """Aggregator to device: offers, ascending by question id; `more` means that there are larger ids."""
+    """Aggregator to device: offers, ascending by question id; `more` means that there are larger ids.
+
+    `unchanged`, without offers, means that all offers are those that the query says are held.
+
+    Raises:
+        DecodeError: `unchanged` with offers or `more`.
+    """
 
     offers: tuple[QuestionOffer, ...]
     more: bool = False
+    unchanged: bool = False
+
+    def __post_init__(self) -> None:
+        check_unchanged(self.unchanged, len(self.offers), self.more)
+
+
+def check_unchanged(unchanged: bool, offers: int, more: bool) -> None:
+    """Refuse a list that is said to be unchanged and holds so many offers, or has more to come.
+
+    Raises:
+        DecodeError: it is so.
+    """
+    if unchanged and (offers or more):
+        raise DecodeError(f"a list of questions is unchanged, and has {offers} offers{' and more' if more else ''}")
+
+
+def held_digest(offers: Iterable[bytes]) -> bytes:
+    """Return the digest of all offers of an aggregator, from the SHA-256 of each one's message, by question id."""
+    return hashlib.sha256(b"".join(offers)).digest()
 
 
 def _check_orders(signed: SignedQuestion, orders: tuple[SignedOrder, ...]) -> None:

@@ -270,7 +270,7 @@ async def test_a_start_after_years_loads_nothing() -> None:
     assert states == [WindowState.RELEASED] * 2
 
 
-async def test_four_thousand_questions_may_be_open_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_so_many_questions_may_be_open_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fleetcount_aggregator.windows.question_install.MAX_QUESTIONS", 2)
     network = network_of()
     await network.start_all()

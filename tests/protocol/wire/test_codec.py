@@ -27,6 +27,7 @@ class Query:
     deployment: str
     after: QuestionId | None = None
     over: bool = False
+    held: QuestionId | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,7 +78,7 @@ def test_fields_correspond_by_name_and_one_of_two_answers_has_some_of_them() -> 
 
     with pytest.raises(TypeError, match="Abort: no field corresponds to reason, set_digest"):
         conversion(peer_pb2.CommitRequest, Abort, bounds)
-    with pytest.raises(TypeError, match="Query: no field corresponds to after, deployment, over"):
+    with pytest.raises(TypeError, match="Query: no field corresponds to after, deployment, held, over"):
         conversion(device_pb2.GetReleaseRequest, Query, bounds, subset=True)
 
 
@@ -143,9 +144,10 @@ def test_parts_are_counted_before_one_is_read() -> None:
     class Listed:
         offers: tuple[bytes, ...]
         more: bool
+        unchanged: bool = False
 
     part: Conversion[bytes, device_pb2.QuestionOffer] = Conversion(device_pb2.QuestionOffer, lambda _: {}, never)
-    bounds = {Listed: {"offers": Count(0, 1, part)}}
+    bounds: Bounds = {Listed: {"offers": Count(0, 1, part)}}
     codec = message("list", device_pb2.ListQuestionsResponse, Listed, bounds, 1_000)
 
     refused(codec, codec.to_pb(Listed((b"a", b"b"), more=True)), "more than 1 offers")

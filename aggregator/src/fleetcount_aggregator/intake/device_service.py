@@ -3,10 +3,10 @@
 Answers from the aggregator's own state; decides nothing itself.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fleetcount_protocol.errors import PeerError, PeerProblem
-from fleetcount_protocol.ids import AggregatorId, WindowId
+from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.limits import (
     MAX_ORDER_BYTES,
     MAX_QUESTION_LIST_BYTES,
@@ -26,8 +26,8 @@ from fleetcount_protocol.wire.device_columns import Upload, UploadAnswer
 from fleetcount_transport.admission.identity import Identity
 
 from fleetcount_aggregator.intake.intake import Intake
-from fleetcount_aggregator.memory.installed import InstalledQuestion
-from fleetcount_aggregator.memory.questions import Questions, installed_everywhere
+from fleetcount_aggregator.intake.offers import Offers, may_be_joined
+from fleetcount_aggregator.memory.questions import Questions
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.steps import ReleaseSteps
 
@@ -45,6 +45,7 @@ class DeviceService:
 
     def __init__(self, questions: Questions, intake: Intake, steps: ReleaseSteps) -> None:
         self._questions = questions
+        self._offers = Offers(questions)
         self._host = questions.host
         self._intake = intake
         self._steps = steps
@@ -52,33 +53,34 @@ class DeviceService:
     def questions(self, query: QuestionQuery) -> QuestionList:
         """Return the questions that are not over, above the one asked for, as many as one list holds: always one.
 
+        Who holds them all as they are is told so instead.
+
         Raises:
             PeerRefusalError: the query is for another aggregator.
         """
         self.check_own(query.aggregator_id)
         if query.deployment != self._host.identity.deployment:
             return QuestionList(offers=())
+        if query.held is not None and query.held == self._offers.held():
+            return QuestionList(offers=(), unchanged=True)
         offers: list[QuestionOffer] = []
         room = MAX_QUESTION_LIST_BYTES
-        for question in filter(_may_be_joined, self._questions.above(query.after, over=query.over)):
-            offer = self.offer(question)
+        for question in filter(may_be_joined, self._questions.above(query.after, over=query.over)):
+            offer = self._offers.of(question)
             room -= _offer_bytes(offer)
             if room < 0 or len(offers) == MAX_QUESTIONS_PER_LIST:
                 return QuestionList(offers=tuple(offers), more=True)
             offers.append(offer)
         return QuestionList(offers=tuple(offers))
 
-    def offered(self) -> list[InstalledQuestion]:
-        """Return the questions that devices may join: with windows to come, of a leader those that everybody has."""
-        return list(filter(_may_be_joined, self._questions.above(None)))
+    def offered(self) -> Mapping[QuestionId, bytes]:
+        """Return the digests of the offers of all questions that devices may join; see `Offers.digests`."""
+        return self._offers.digests()
 
-    def offer(self, question: InstalledQuestion) -> QuestionOffer:
-        """Return what devices are told of a question: all that was signed, and the key lists and orders known here."""
-        return QuestionOffer(
-            signed=question.signed,
-            key_lists=self._questions.key_lists.of(question.asked),
-            orders=question.orders,
-        )
+    def offer(self, question_id: QuestionId) -> QuestionOffer | None:
+        """Return what devices are told of a question, None if it is here no more."""
+        question = self._questions.get(question_id)
+        return None if question is None else self._offers.of(question)
 
     async def open_sessions(
         self, requests: Sequence[SessionRequest], callers: Sequence[Identity] | None = None
@@ -134,8 +136,3 @@ def _offer_bytes(offer: QuestionOffer) -> int:
     lists = sum(len(one.key_list.canonical) + _SIGNED_OVERHEAD_BYTES for one in offer.key_lists)
     orders = len(offer.orders) * (MAX_ORDER_BYTES + _SIGNED_OVERHEAD_BYTES)
     return len(offer.signed.question.canonical) + _WINDOW_OVERHEAD_BYTES + lists + orders
-
-
-def _may_be_joined(question: InstalledQuestion) -> bool:
-    """Return whether no aggregator refused a question and, if this one leads it, every other has it."""
-    return not question.refused_by and (not question.is_leader or installed_everywhere(question))

@@ -18,7 +18,7 @@ from fleetcount_aggregator.host.host import Host
 from fleetcount_aggregator.host.reasons import WaitFor
 from fleetcount_aggregator.host.states import UNFINISHED, AbortReason
 from fleetcount_aggregator.memory.installed import InstalledWindow
-from fleetcount_aggregator.memory.questions import Questions, forget_given
+from fleetcount_aggregator.memory.questions import Questions
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import Peer, PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.storage.rows import raise_high_water, read_high_water
@@ -239,5 +239,5 @@ class Helpers:
         """
         if self._windows.states[window.window_id] in UNFINISHED:
             question_id = window.asked.question.question_id
-            forget_given(self._questions[question_id], helper)
+            self._questions.forget_given(self._questions[question_id], helper)
             self._questions.handovers.put(0, question_id)

@@ -6,6 +6,7 @@ question (`windows.question_install`) nor decide about a window (`windows.window
 """
 
 import asyncio
+import contextlib
 import math
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
@@ -69,10 +70,8 @@ class KeyLists:
     def __init__(self, host: Host) -> None:
         self._host = host
         self._newest: dict[AggregatorId, SignedKeyList] = {}
-
-    def get(self, aggregator_id: AggregatorId) -> SignedKeyList | None:
-        """Return the newest list of an aggregator that is known here."""
-        return self._newest.get(aggregator_id)
+        self.edition = 0
+        """Another number after a list has changed."""
 
     def own(self) -> SignedKeyList:
         """Return this aggregator's list, signed anew when its keys or their validity have changed.
@@ -94,7 +93,7 @@ class KeyLists:
         if known is None or known.key_list.keys != keys[:MAX_LISTED_KEYS]:
             key_list = KeyList(aggregator_id=host.aggregator_id, issued_at=now, keys=keys[:MAX_LISTED_KEYS])
             known = sign_key_list(key_list, host.identity.signing_key)
-            self._newest[host.aggregator_id] = known
+            self._set(known)
         return known
 
     def seals_window(self, opens: int, closes: int) -> bool:
@@ -120,8 +119,12 @@ class KeyLists:
         except FleetcountError as error:
             log.warning("key_list_refused", aggregator=signed.key_list.aggregator_id, reason=str(error))
             return False
-        self._newest[signed.key_list.aggregator_id] = signed
+        self._set(signed)
         return True
+
+    def _set(self, signed: SignedKeyList) -> None:
+        self._newest[signed.key_list.aggregator_id] = signed
+        self.edition += 1
 
     def of(self, question: Question) -> tuple[SignedKeyList, ...]:
         """Return the lists of a question's aggregators, in its order, as far as they are known."""
@@ -139,6 +142,8 @@ class _InOrder:
         self._every: list[QuestionId] = []
         self._not_over: list[QuestionId] = []
         self._since, self._until = math.inf, -math.inf
+        self.edition = 0
+        """Another number after they were sorted again."""
 
     def forget(self) -> None:
         """Sort again next time: a question was added or removed."""
@@ -148,15 +153,20 @@ class _InOrder:
         self, known: Mapping[QuestionId, InstalledQuestion], after: QuestionId | None, now: int, *, over: bool
     ) -> Iterator[InstalledQuestion]:
         """Yield the questions above an id, also those that are over at `now` if asked for; see `Questions.above`."""
+        self.follow(known, now)
+        ids = self._every if over else self._not_over
+        for place in range(0 if after is None else bisect_right(ids, after), len(ids)):
+            yield known[ids[place]]
+
+    def follow(self, known: Mapping[QuestionId, InstalledQuestion], now: int) -> None:
+        """Sort them again if there are others, or other ones are over at `now`."""
         if not self._since <= now < self._until:  # A clock that was set back also ends it.
             ends = {question_id: one.asked.schedule.end for question_id, one in known.items()}
             self._every = sorted(ends)
             self._not_over = [one for one in self._every if now < ends[one]]
             self._since = max((end for end in ends.values() if end <= now), default=-math.inf)
             self._until = min((end for end in ends.values() if now < end), default=math.inf)
-        ids = self._every if over else self._not_over
-        for place in range(0 if after is None else bisect_right(ids, after), len(ids)):
-            yield known[ids[place]]
+            self.edition += 1
 
 
 class Questions(Mapping[QuestionId, InstalledQuestion]):
@@ -180,6 +190,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         """Whether the store was restored from a backup and is catching up: no new question is accepted."""
         self._known: dict[QuestionId, InstalledQuestion] = {}
         self._in_order = _InOrder()
+        self._noted = 0
         self._unconfirmed: set[QuestionId] = set()
 
     def __getitem__(self, question_id: QuestionId) -> InstalledQuestion:
@@ -198,6 +209,13 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         list. The caller takes them all before it gives way to another task.
         """
         return self._in_order.above(self._known, after, self.host.now(), over=over)
+
+    def edition(self) -> tuple[int, ...]:
+        """Return another value than before if devices may be told anything else now, be it only by the clock."""
+        with contextlib.suppress(QuestionError):  # Without a valid key none is listed: who needs the list is told.
+            self.key_lists.own()
+        self._in_order.follow(self._known, self.host.now())
+        return self._in_order.edition, self.key_lists.edition, self._noted
 
     # Into memory and out of it.
 
@@ -312,6 +330,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         question.orders = orders_of(notes)
         question.given = {name for name in notes if name.startswith(_GIVEN)}
         question.refused_by = refused_by(notes)
+        self._changed(question)
         for name, note in notes.items():
             if name.startswith(_KEYS):
                 self.key_lists.keep(question.asked, decode_signed_key_list(note))
@@ -328,10 +347,16 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
 
     # Notes: durable first, then in memory.
 
+    def _changed(self, question: InstalledQuestion) -> None:
+        """Note that what devices are told of a question, or whether they are, may have changed."""
+        question.offer_digest = None
+        self._noted += 1
+
     async def note_order(self, question: InstalledQuestion, signed: SignedOrder) -> None:
         """Store an order and schedule its delivery to the other aggregators."""
         await self.store.write(note_question, question.question_id, order_name(signed), encode_signed_order(signed))
         question.orders = _in_order([*question.orders, signed])
+        self._changed(question)
         self.host.failpoints.hit("question.after_order_store")
         self.handovers.put(0, question.question_id)
 
@@ -340,6 +365,12 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         name = f"{_GIVEN}{other}/{what}"
         await self.store.write(note_question, question.question_id, name, b"")
         question.given.add(name)
+        self._changed(question)
+
+    def forget_given(self, question: InstalledQuestion, other: AggregatorId) -> None:
+        """Note that an aggregator has lost the question and everything of it, so that all is delivered again."""
+        question.given = {name for name in question.given if not name.startswith(f"{_GIVEN}{other}/")}
+        self._changed(question)
 
     async def note_key_list(self, question: InstalledQuestion, signed: SignedKeyList) -> None:
         """Store another aggregator's list of sealing keys if it is newer than the known one."""
@@ -351,6 +382,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
         """Note that another aggregator refused the question."""
         await self.store.write(note_question, question.question_id, _REFUSED, other.encode())
         question.refused_by = other
+        self._changed(question)
 
 
 def position_in(signed: SignedQuestion, aggregator_id: AggregatorId) -> int:
@@ -392,11 +424,6 @@ def was_given(question: InstalledQuestion, other: AggregatorId, what: str) -> bo
 def installed_everywhere(question: InstalledQuestion) -> bool:
     """Return whether every other aggregator has the question."""
     return all(was_given(question, other, QUESTION) for other in question.others)
-
-
-def forget_given(question: InstalledQuestion, other: AggregatorId) -> None:
-    """Note that an aggregator has lost the question and everything of it, so that all is delivered again."""
-    question.given = {name for name in question.given if not name.startswith(f"{_GIVEN}{other}/")}
 
 
 def orders_of(notes: Mapping[str, bytes]) -> tuple[SignedOrder, ...]:

@@ -17,7 +17,7 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.host.states import AbortReason
 from fleetcount_aggregator.memory.installed import InstalledQuestion
 from fleetcount_aggregator.memory.peers import Peers
-from fleetcount_aggregator.memory.questions import QUESTION, Questions, forget_given, order_name, was_given
+from fleetcount_aggregator.memory.questions import QUESTION, Questions, order_name, was_given
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.roles.outcomes import abort_windows
@@ -83,7 +83,7 @@ class Handover:
             return False
         except PeerRefusalError as refusal:
             if refusal.problem is PeerProblem.UNKNOWN_WINDOW:
-                forget_given(question, other)
+                self._questions.forget_given(question, other)
             log.info("question_not_handed_over", peer=other, question=str(question.question_id), reason=str(refusal))
             return not refusal.problem.transient
         return True

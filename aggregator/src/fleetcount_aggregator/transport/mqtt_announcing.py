@@ -4,7 +4,7 @@ A shell: ask, encode, publish. It takes no message of a device (mqtt_intake).
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import aiomqtt
@@ -17,7 +17,6 @@ from fleetcount_transport.mqtt_connection import MqttConnection
 
 from fleetcount_aggregator.host.states import FINAL_STATES
 from fleetcount_aggregator.intake.device_service import DeviceService
-from fleetcount_aggregator.memory.questions import KeyLists
 from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.storage.ended import AT_ONCE, SortKey, read_archived
 from fleetcount_aggregator.storage.row_types import Lifecycle
@@ -35,13 +34,11 @@ class Announcing:
     def __init__(
         self,
         windows: Windows,
-        key_lists: KeyLists,
         service: DeviceService,
         client: MqttConnection,
         subscribing: Subscribing,
     ) -> None:
         self._windows = windows
-        self._key_lists = key_lists
         self._service = service
         self._client = client
         self._subscribing = subscribing
@@ -73,20 +70,24 @@ class Announcing:
 
     async def offer(self) -> None:
         """Keep the offer of every question that devices may join as a retained message, and take those over away."""
-        known: dict[QuestionId, object] = {}
+        known: dict[QuestionId, bytes] = {}
+        before: Mapping[QuestionId, bytes] | None = None
         while True:
-            running = {one.question_id: one for one in self._service.offered()}
-            for question_id, question in running.items():
-                # Compared part by part: thousands of offers are not encoded to find that none has changed.
-                lists = tuple(self._key_lists.get(one.aggregator_id) for one in question.asked.aggregators)
-                if known.get(question_id) != (question.orders, lists):
-                    payload = QUESTION_OFFER.encode(self._service.offer(question))
-                    await self._keep(question_topic(*self._place, question_id), payload)
-                    known[question_id] = (question.orders, lists)
-            for question_id in known.keys() - running.keys():
-                await self._keep(question_topic(*self._place, question_id), b"")
-                del known[question_id]
+            offered = self._service.offered()
+            if offered is not before:
+                await self._offer(offered, known)
+                before = offered
             await asyncio.sleep(_OFFER_S)
+
+    async def _offer(self, offered: Mapping[QuestionId, bytes], known: dict[QuestionId, bytes]) -> None:
+        """Have the broker keep what is on offer instead of what it is known to keep, by their digests."""
+        for question_id, digest in offered.items():
+            if known.get(question_id) != digest and (offer := self._service.offer(question_id)) is not None:
+                await self._keep(question_topic(*self._place, question_id), QUESTION_OFFER.encode(offer))
+                known[question_id] = digest
+        for question_id in known.keys() - offered.keys():
+            await self._keep(question_topic(*self._place, question_id), b"")
+            del known[question_id]
 
     async def _keep(self, topic: str, payload: bytes) -> None:
         """Have the broker keep a message, or, empty, keep it no more."""

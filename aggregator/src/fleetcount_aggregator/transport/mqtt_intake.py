@@ -139,9 +139,7 @@ class MqttIntake:
             subscribing = Subscribing(self._context.windows, client, self._share)
             await subscribing.begin()
             if self._share.announces:
-                announcing = Announcing(
-                    self._context.windows, self._context.questions.key_lists, self._service, client, subscribing
-                )
+                announcing = Announcing(self._context.windows, self._service, client, subscribing)
                 group.create_task(announcing.announce(), name="mqtt-announce")
                 group.create_task(announcing.offer(), name="mqtt-offers")
             else:

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#fleetcount_protocol/v1/device.proto\x12\x16\x66leetcount_protocol.v1\"^\n\x14ListQuestionsRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x12\n\ndeployment\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x0c\x12\x0c\n\x04over\x18\x04 \x01(\x08\"6\n\x0eSignedQuestion\x12\x10\n\x08question\x18\x01 \x01(\x0c\x12\x12\n\nsignatures\x18\x02 \x03(\x0c\"4\n\rSignedKeyList\x12\x10\n\x08key_list\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"/\n\x0bSignedOrder\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xb6\x01\n\rQuestionOffer\x12\x36\n\x06signed\x18\x01 \x01(\x0b\x32&.fleetcount_protocol.v1.SignedQuestion\x12\x38\n\tkey_lists\x18\x02 \x03(\x0b\x32%.fleetcount_protocol.v1.SignedKeyList\x12\x33\n\x06orders\x18\x03 \x03(\x0b\x32#.fleetcount_protocol.v1.SignedOrder\"\\\n\x15ListQuestionsResponse\x12\x35\n\x06offers\x18\x01 \x03(\x0b\x32%.fleetcount_protocol.v1.QuestionOffer\x12\x0c\n\x04more\x18\x02 \x01(\x08\"\x9c\x01\n\x0eSessionRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\r\x12\x15\n\rsealed_secret\x18\x03 \x01(\x0c\x12\x12\n\ncredential\x18\x04 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x05 \x01(\x04\x12\x11\n\tsignature\x18\x06 \x01(\x0c\x12\x15\n\rephemeral_key\x18\x07 \x01(\x0c\"\x80\x01\n\rDeviceMessage\x12\x38\n\x08requests\x18\x01 \x03(\x0b\x32&.fleetcount_protocol.v1.SessionRequest\x12\x35\n\x06upload\x18\x02 \x01(\x0b\x32%.fleetcount_protocol.v1.UploadRequest\"o\n\x0cSessionReply\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\r\x12\x15\n\rephemeral_key\x18\x04 \x01(\x0c\x12\x14\n\x0c\x63onfirmation\x18\x05 \x01(\x0c\"\x82\x01\n\x11\x41ggregatorMessage\x12\x35\n\x07replies\x18\x01 \x03(\x0b\x32$.fleetcount_protocol.v1.SessionReply\x12\x36\n\x06upload\x18\x02 \x01(\x0b\x32&.fleetcount_protocol.v1.UploadResponse\"\x9f\x01\n\x11InstalmentColumns\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bsession_ids\x18\x04 \x01(\x0c\x12\x13\n\x0bkey_numbers\x18\x05 \x01(\x0c\x12\x15\n\rpublic_shares\x18\x06 \x01(\x0c\x12\x13\n\x0b\x63iphertexts\x18\x07 \x01(\x0c\"_\n\rUploadRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x37\n\x04runs\x18\x02 \x03(\x0b\x32).fleetcount_protocol.v1.InstalmentColumns\"\x93\x01\n\x16InstalmentReplyColumns\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bsession_ids\x18\x04 \x01(\x0c\x12\x0f\n\x07reasons\x18\x05 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x06 \x01(\x0c\x12\x0c\n\x04macs\x18\x07 \x01(\x0c\"N\n\x0eUploadResponse\x12<\n\x04runs\x18\x01 \x03(\x0b\x32..fleetcount_protocol.v1.InstalmentReplyColumns\"=\n\x11GetReleaseRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x11\n\twindow_id\x18\x02 \x01(\x0c\"]\n\x12GetReleaseResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x62ort_reason\x18\x02 \x01(\t\x12\x0e\n\x06record\x18\x03 \x01(\x0c\x12\x12\n\nsignatures\x18\x04 \x03(\x0c\x32\xc2\x02\n\rDeviceService\x12l\n\rListQuestions\x12,.fleetcount_protocol.v1.ListQuestionsRequest\x1a-.fleetcount_protocol.v1.ListQuestionsResponse\x12^\n\x06\x41nswer\x12%.fleetcount_protocol.v1.DeviceMessage\x1a).fleetcount_protocol.v1.AggregatorMessage(\x01\x30\x01\x12\x63\n\nGetRelease\x12).fleetcount_protocol.v1.GetReleaseRequest\x1a*.fleetcount_protocol.v1.GetReleaseResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n#fleetcount_protocol/v1/device.proto\x12\x16\x66leetcount_protocol.v1\"l\n\x14ListQuestionsRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x12\n\ndeployment\x18\x02 \x01(\t\x12\r\n\x05\x61\x66ter\x18\x03 \x01(\x0c\x12\x0c\n\x04over\x18\x04 \x01(\x08\x12\x0c\n\x04held\x18\x05 \x01(\x0c\"6\n\x0eSignedQuestion\x12\x10\n\x08question\x18\x01 \x01(\x0c\x12\x12\n\nsignatures\x18\x02 \x03(\x0c\"4\n\rSignedKeyList\x12\x10\n\x08key_list\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"/\n\x0bSignedOrder\x12\r\n\x05order\x18\x01 \x01(\x0c\x12\x11\n\tsignature\x18\x02 \x01(\x0c\"\xb6\x01\n\rQuestionOffer\x12\x36\n\x06signed\x18\x01 \x01(\x0b\x32&.fleetcount_protocol.v1.SignedQuestion\x12\x38\n\tkey_lists\x18\x02 \x03(\x0b\x32%.fleetcount_protocol.v1.SignedKeyList\x12\x33\n\x06orders\x18\x03 \x03(\x0b\x32#.fleetcount_protocol.v1.SignedOrder\"o\n\x15ListQuestionsResponse\x12\x35\n\x06offers\x18\x01 \x03(\x0b\x32%.fleetcount_protocol.v1.QuestionOffer\x12\x0c\n\x04more\x18\x02 \x01(\x08\x12\x11\n\tunchanged\x18\x03 \x01(\x08\"\x9c\x01\n\x0eSessionRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x0e\n\x06key_id\x18\x02 \x01(\r\x12\x15\n\rsealed_secret\x18\x03 \x01(\x0c\x12\x12\n\ncredential\x18\x04 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x05 \x01(\x04\x12\x11\n\tsignature\x18\x06 \x01(\x0c\x12\x15\n\rephemeral_key\x18\x07 \x01(\x0c\"\x80\x01\n\rDeviceMessage\x12\x38\n\x08requests\x18\x01 \x03(\x0b\x32&.fleetcount_protocol.v1.SessionRequest\x12\x35\n\x06upload\x18\x02 \x01(\x0b\x32%.fleetcount_protocol.v1.UploadRequest\"o\n\x0cSessionReply\x12\x12\n\nsession_id\x18\x01 \x01(\x0c\x12\x0e\n\x06\x65xpiry\x18\x02 \x01(\x04\x12\x0e\n\x06reason\x18\x03 \x01(\r\x12\x15\n\rephemeral_key\x18\x04 \x01(\x0c\x12\x14\n\x0c\x63onfirmation\x18\x05 \x01(\x0c\"\x82\x01\n\x11\x41ggregatorMessage\x12\x35\n\x07replies\x18\x01 \x03(\x0b\x32$.fleetcount_protocol.v1.SessionReply\x12\x36\n\x06upload\x18\x02 \x01(\x0b\x32&.fleetcount_protocol.v1.UploadResponse\"\x9f\x01\n\x11InstalmentColumns\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bsession_ids\x18\x04 \x01(\x0c\x12\x13\n\x0bkey_numbers\x18\x05 \x01(\x0c\x12\x15\n\rpublic_shares\x18\x06 \x01(\x0c\x12\x13\n\x0b\x63iphertexts\x18\x07 \x01(\x0c\"_\n\rUploadRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x37\n\x04runs\x18\x02 \x03(\x0b\x32).fleetcount_protocol.v1.InstalmentColumns\"\x93\x01\n\x16InstalmentReplyColumns\x12\x11\n\twindow_id\x18\x01 \x01(\x0c\x12\r\n\x05round\x18\x02 \x01(\r\x12\x12\n\nreport_ids\x18\x03 \x01(\x0c\x12\x13\n\x0bsession_ids\x18\x04 \x01(\x0c\x12\x0f\n\x07reasons\x18\x05 \x01(\x0c\x12\x0f\n\x07\x64igests\x18\x06 \x01(\x0c\x12\x0c\n\x04macs\x18\x07 \x01(\x0c\"N\n\x0eUploadResponse\x12<\n\x04runs\x18\x01 \x03(\x0b\x32..fleetcount_protocol.v1.InstalmentReplyColumns\"=\n\x11GetReleaseRequest\x12\x15\n\raggregator_id\x18\x01 \x01(\t\x12\x11\n\twindow_id\x18\x02 \x01(\x0c\"]\n\x12GetReleaseResponse\x12\r\n\x05state\x18\x01 \x01(\t\x12\x14\n\x0c\x61\x62ort_reason\x18\x02 \x01(\t\x12\x0e\n\x06record\x18\x03 \x01(\x0c\x12\x12\n\nsignatures\x18\x04 \x03(\x0c\x32\xc2\x02\n\rDeviceService\x12l\n\rListQuestions\x12,.fleetcount_protocol.v1.ListQuestionsRequest\x1a-.fleetcount_protocol.v1.ListQuestionsResponse\x12^\n\x06\x41nswer\x12%.fleetcount_protocol.v1.DeviceMessage\x1a).fleetcount_protocol.v1.AggregatorMessage(\x01\x30\x01\x12\x63\n\nGetRelease\x12).fleetcount_protocol.v1.GetReleaseRequest\x1a*.fleetcount_protocol.v1.GetReleaseResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,37 +32,37 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fleetcount_protocol.v1.devi
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LISTQUESTIONSREQUEST']._serialized_start=63
-  _globals['_LISTQUESTIONSREQUEST']._serialized_end=157
-  _globals['_SIGNEDQUESTION']._serialized_start=159
-  _globals['_SIGNEDQUESTION']._serialized_end=213
-  _globals['_SIGNEDKEYLIST']._serialized_start=215
-  _globals['_SIGNEDKEYLIST']._serialized_end=267
-  _globals['_SIGNEDORDER']._serialized_start=269
-  _globals['_SIGNEDORDER']._serialized_end=316
-  _globals['_QUESTIONOFFER']._serialized_start=319
-  _globals['_QUESTIONOFFER']._serialized_end=501
-  _globals['_LISTQUESTIONSRESPONSE']._serialized_start=503
-  _globals['_LISTQUESTIONSRESPONSE']._serialized_end=595
-  _globals['_SESSIONREQUEST']._serialized_start=598
-  _globals['_SESSIONREQUEST']._serialized_end=754
-  _globals['_DEVICEMESSAGE']._serialized_start=757
-  _globals['_DEVICEMESSAGE']._serialized_end=885
-  _globals['_SESSIONREPLY']._serialized_start=887
-  _globals['_SESSIONREPLY']._serialized_end=998
-  _globals['_AGGREGATORMESSAGE']._serialized_start=1001
-  _globals['_AGGREGATORMESSAGE']._serialized_end=1131
-  _globals['_INSTALMENTCOLUMNS']._serialized_start=1134
-  _globals['_INSTALMENTCOLUMNS']._serialized_end=1293
-  _globals['_UPLOADREQUEST']._serialized_start=1295
-  _globals['_UPLOADREQUEST']._serialized_end=1390
-  _globals['_INSTALMENTREPLYCOLUMNS']._serialized_start=1393
-  _globals['_INSTALMENTREPLYCOLUMNS']._serialized_end=1540
-  _globals['_UPLOADRESPONSE']._serialized_start=1542
-  _globals['_UPLOADRESPONSE']._serialized_end=1620
-  _globals['_GETRELEASEREQUEST']._serialized_start=1622
-  _globals['_GETRELEASEREQUEST']._serialized_end=1683
-  _globals['_GETRELEASERESPONSE']._serialized_start=1685
-  _globals['_GETRELEASERESPONSE']._serialized_end=1778
-  _globals['_DEVICESERVICE']._serialized_start=1781
-  _globals['_DEVICESERVICE']._serialized_end=2103
+  _globals['_LISTQUESTIONSREQUEST']._serialized_end=171
+  _globals['_SIGNEDQUESTION']._serialized_start=173
+  _globals['_SIGNEDQUESTION']._serialized_end=227
+  _globals['_SIGNEDKEYLIST']._serialized_start=229
+  _globals['_SIGNEDKEYLIST']._serialized_end=281
+  _globals['_SIGNEDORDER']._serialized_start=283
+  _globals['_SIGNEDORDER']._serialized_end=330
+  _globals['_QUESTIONOFFER']._serialized_start=333
+  _globals['_QUESTIONOFFER']._serialized_end=515
+  _globals['_LISTQUESTIONSRESPONSE']._serialized_start=517
+  _globals['_LISTQUESTIONSRESPONSE']._serialized_end=628
+  _globals['_SESSIONREQUEST']._serialized_start=631
+  _globals['_SESSIONREQUEST']._serialized_end=787
+  _globals['_DEVICEMESSAGE']._serialized_start=790
+  _globals['_DEVICEMESSAGE']._serialized_end=918
+  _globals['_SESSIONREPLY']._serialized_start=920
+  _globals['_SESSIONREPLY']._serialized_end=1031
+  _globals['_AGGREGATORMESSAGE']._serialized_start=1034
+  _globals['_AGGREGATORMESSAGE']._serialized_end=1164
+  _globals['_INSTALMENTCOLUMNS']._serialized_start=1167
+  _globals['_INSTALMENTCOLUMNS']._serialized_end=1326
+  _globals['_UPLOADREQUEST']._serialized_start=1328
+  _globals['_UPLOADREQUEST']._serialized_end=1423
+  _globals['_INSTALMENTREPLYCOLUMNS']._serialized_start=1426
+  _globals['_INSTALMENTREPLYCOLUMNS']._serialized_end=1573
+  _globals['_UPLOADRESPONSE']._serialized_start=1575
+  _globals['_UPLOADRESPONSE']._serialized_end=1653
+  _globals['_GETRELEASEREQUEST']._serialized_start=1655
+  _globals['_GETRELEASEREQUEST']._serialized_end=1716
+  _globals['_GETRELEASERESPONSE']._serialized_start=1718
+  _globals['_GETRELEASERESPONSE']._serialized_end=1811
+  _globals['_DEVICESERVICE']._serialized_start=1814
+  _globals['_DEVICESERVICE']._serialized_end=2136
 # @@protoc_insertion_point(module_scope)

@@ -29,12 +29,15 @@ class ListQuestionsRequest(_message.Message):
     DEPLOYMENT_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     OVER_FIELD_NUMBER: _builtins.int
+    HELD_FIELD_NUMBER: _builtins.int
     aggregator_id: _builtins.str
     deployment: _builtins.str
     after: _builtins.bytes
     """the last question id of the list before, empty at first"""
     over: _builtins.bool
     """also those whose last window has closed: for readers"""
+    held: _builtins.bytes
+    """of the first list alone: the digest of every offer that the caller holds of this aggregator"""
     def __init__(
         self,
         *,
@@ -42,10 +45,11 @@ class ListQuestionsRequest(_message.Message):
         deployment: _builtins.str = ...,
         after: _builtins.bytes = ...,
         over: _builtins.bool = ...,
+        held: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "aggregator_id", b"aggregator_id", "deployment", b"deployment", "over", b"over"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["after", b"after", "aggregator_id", b"aggregator_id", "deployment", b"deployment", "held", b"held", "over", b"over"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -161,8 +165,11 @@ class ListQuestionsResponse(_message.Message):
 
     OFFERS_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
+    UNCHANGED_FIELD_NUMBER: _builtins.int
     more: _builtins.bool
     """there are more above the last one"""
+    unchanged: _builtins.bool
+    """the offers are those that the caller holds; nothing else is in this answer"""
     @_builtins.property
     def offers(self) -> _containers.RepeatedCompositeFieldContainer[Global___QuestionOffer]:
         """ascending by question id, above `after`"""
@@ -172,10 +179,11 @@ class ListQuestionsResponse(_message.Message):
         *,
         offers: _abc.Iterable[Global___QuestionOffer] | None = ...,
         more: _builtins.bool = ...,
+        unchanged: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "offers", b"offers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["more", b"more", "offers", b"offers", "unchanged", b"unchanged"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

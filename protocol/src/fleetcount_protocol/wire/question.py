@@ -45,7 +45,7 @@ QUESTION_BOUNDS: Final[Bounds] = {
         "orders": Count(0, MAX_ORDERS_PER_QUESTION),
     },
     QuestionList: {"offers": Count(0, MAX_QUESTIONS_PER_LIST)},
-    QuestionQuery: {"deployment": Label(0, 32)},
+    QuestionQuery: {"deployment": Label(0, 32), "held": Size(32, 32)},
 }
 
 # To devices.
