@@ -20,11 +20,10 @@ from fleetcount_protocol.limits import MAX_ZOOMS
 
 from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
 from fleetcount.command.numbers import QUANTILE, NumberRange, Several, parse_number, parse_spans, spans_text
-from fleetcount.command.options import Count, check_output_file, parse_count
+from fleetcount.command.options import PATH, Count, check_output_file, parse_count
 from fleetcount.read.records import by_reason
 from fleetcount.read.table import KeptTable, opened_in, place_note, places_of, read_table
 
-_FILE: Final = click.Path(path_type=Path)
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".geojson": "geojson", ".json": "geojson"}
 _MOST_ROWS: Final = 200
 Told = tuple[str, dict[str, Any] | None]
@@ -33,8 +32,8 @@ _STEP: Final = NumberRange(low=Fraction(0), high=Fraction(10**9), low_included=F
 
 
 @click.command("export", cls=StrictCommand)
-@click.option("--records", required=True, metavar="DIR", type=_FILE, help="What 'question release' has kept.")
-@click.option("--output", metavar="FILE", type=_FILE, help="The file to write.")
+@click.option("--records", required=True, metavar="DIR", type=PATH, help="What 'question release' has kept.")
+@click.option("--output", metavar="FILE", type=PATH, help="The file to write.")
 @click.option("--format", "kind", type=OneOf(["parquet", "csv", "geojson"]), help="Default: by FILE's ending.")
 @click.option("--windows", metavar="WINDOWS", help="Windows to ask about (3 or 0-23 or 1,5-9).")
 @click.option(

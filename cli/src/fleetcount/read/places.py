@@ -31,11 +31,10 @@ from fleetcount_protocol.window.codes import Codes
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 
 from fleetcount.command.base import JSON, StrictCommand, show
-from fleetcount.command.options import check_output_file, write_file
+from fleetcount.command.options import PATH, check_output_file, write_file
 from fleetcount.read.records import Chain, kept_records, question_of_records
 from fleetcount.read.report import TOLD
 
-_FILE: Final = click.Path(path_type=Path)
 _MOST_ROWS: Final = 200
 _COLUMNS: Final = ("walk", "bits", "smallest_place", "shown", "estimate", "low", "high")
 _CODE_COLUMNS: Final = ("walk", "bits", "code", "shown", "told", "told_low", "told_high")
@@ -73,8 +72,8 @@ class Walked:
 
 
 @click.command("places", cls=StrictCommand)
-@click.option("--records", "directory", required=True, metavar="DIR", type=_FILE, help="What `question release` wrote.")
-@click.option("--output", metavar="FILE.csv", type=_FILE, help="All that was found and all cells left out.")
+@click.option("--records", "directory", required=True, metavar="DIR", type=PATH, help="What `question release` wrote.")
+@click.option("--output", metavar="FILE.csv", type=PATH, help="All that was found and all cells left out.")
 @JSON
 def places(directory: Path, output: Path | None, as_json: bool) -> None:
     """Say which places or codes each walk of a drill-down found, and how many devices may be in those it left out.

@@ -24,9 +24,8 @@ from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 from fleetcount.command.base import JSON, StrictCommand, one_line, show
 from fleetcount.command.numbers import NumberRange, parse_number
-from fleetcount.command.options import check_output_file, parse_count, read_text, write_file
+from fleetcount.command.options import PATH, check_output_file, parse_count, read_text, write_file
 
-_FILE = click.Path(path_type=Path)
 _LARGEST_COUNT: Final = 100_000
 _LARGEST_FILE: Final = 16 * 2**20
 _MOST_ROWS: Final = 200
@@ -38,15 +37,15 @@ _SUM_SLACK: Final = Fraction(1, 10**9)
 
 
 @click.command(cls=StrictCommand)
-@click.option("--release", required=True, metavar="RELEASE.json", type=_FILE, help="The signed record.")
-@click.option("--prior", required=True, metavar="PRIOR.csv", type=_FILE, help="What you believed before, see above.")
+@click.option("--release", required=True, metavar="RELEASE.json", type=PATH, help="The signed record.")
+@click.option("--prior", required=True, metavar="PRIOR.csv", type=PATH, help="What you believed before, see above.")
 @click.option(
     "--loss",
     required=True,
     metavar="absolute|squared|zero-one|FILE",
     help="What a wrong answer costs; FILE.csv holds loss[count][answer], n+1 lines of n+1 numbers.",
 )
-@click.option("--output", metavar="FILE.csv", type=_FILE, help="Write the table there as well.")
+@click.option("--output", metavar="FILE.csv", type=PATH, help="Write the table there as well.")
 @JSON
 def remap(release: Path, prior: Path, loss: str, output: Path | None, as_json: bool) -> None:
     """Read every cell of a release as its best answer under your own prior and loss.

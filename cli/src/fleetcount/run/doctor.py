@@ -35,6 +35,7 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.command.base import CheckFailedError, StrictCommand, one_line
+from fleetcount.command.options import config_option
 from fleetcount.command.progress import duration_text
 from fleetcount.read.asking import why_refused
 from fleetcount.read.readers import Reader, read_reader
@@ -226,14 +227,7 @@ def _slots(config: AggregatorConfig, table: MqttTable) -> Finding:
 
 
 @click.command(cls=StrictCommand)
-@click.option(
-    "--config",
-    "path",
-    required=True,
-    metavar="FILE.toml",
-    type=click.Path(path_type=Path),
-    help="An aggregator's, a relay's, a device's or an analyst's configuration.",
-)
+@config_option("An aggregator's, a relay's, a device's or an analyst's configuration.", "path")
 @click.option("--json", "as_json", is_flag=True, help="For programs: a JSON list with what, severity and text.")
 def doctor(path: Path, as_json: bool) -> None:
     """Check a configuration file and everything it names.

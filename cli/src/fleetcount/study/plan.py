@@ -39,12 +39,11 @@ from fleetcount.analyst.planning import (
 )
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, one_line, show
 from fleetcount.command.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, SHARE, Length, Several
-from fleetcount.command.options import Count, check_output_directory, staged_directory
+from fleetcount.command.options import PATH, Count, check_output_directory, staged_directory
 from fleetcount.command.statements import privacy_lines, statement_json
 from fleetcount.study.plan_cross import cross_errors, cross_lines, cross_spread
 from fleetcount.study.plan_windows import PlannedQuestion, compare_ways, parse_levels, plan_walks, total_sd
 
-_FILE = click.Path(path_type=Path)
 _MOST_DEVICES: Final = 10**9
 _MOST_VALUES: Final = 4095
 _COLUMNS: Final = ("true count", "standard error", "low", "high", "width", "width in %")
@@ -88,7 +87,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--no-total", is_flag=True, help="Open no total of all cells, which costs a cell little or nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
-@click.option("--output", metavar="DIR", type=_FILE, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
+@click.option("--output", metavar="DIR", type=PATH, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
 @EXPLAIN
 @JSON
 def plan(  # one parameter an option, passed by name

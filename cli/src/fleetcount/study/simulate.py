@@ -18,7 +18,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_simulator.examples import example_about, example_names, example_text
 
 from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
-from fleetcount.command.options import SEED, Count, check_output_directory
+from fleetcount.command.options import PATH, SEED, Count, check_output_directory
 from fleetcount.command.progress import progress_for
 
 if TYPE_CHECKING:  # The examples can be printed without the extra `simulator`: the rest is imported where it is used.
@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # The examples can be printed without the extra `simulator`: 
     from fleetcount_simulator.study.numbers import NumberSummary
     from fleetcount_simulator.study.scale import Runner
 
-_FILE: Final = click.Path(path_type=Path)
 _ENGINES: Final = ("exact-law", "per-device", "network")
 _SHOWN_CASES: Final = 25
 _NUMBER_COLUMNS: Final = ("case", "number", "of the fleet", "first release", "its interval", "error", "holding it")
@@ -36,7 +35,7 @@ _COLUMNS: Final = ("case", "released", "error", "bias", "coverage", "of fleet", 
 
 
 @click.command(cls=StrictCommand)
-@click.argument("scenario", required=False, type=_FILE, metavar="[SCENARIO.toml]")
+@click.argument("scenario", required=False, type=PATH, metavar="[SCENARIO.toml]")
 @click.option(
     "--engine",
     type=OneOf(_ENGINES),
@@ -46,7 +45,7 @@ _COLUMNS: Final = ("case", "released", "error", "bias", "coverage", "of fleet", 
 @click.option("--runs", type=Count(1, 1_000_000), help="Runs of every case instead of the scenario's.")
 @click.option("--workers", type=Count(1, 256), default=1, show_default=True, help="Processes on this machine.")
 @click.option("--dask", metavar="ADDRESS", help="A Dask scheduler, tcp://host:port, instead of --workers.")
-@click.option("--output", metavar="DIR", type=_FILE, help="Where results go.  [default: NAME-study]")
+@click.option("--output", metavar="DIR", type=PATH, help="Where results go.  [default: NAME-study]")
 @click.option("--seed", type=SEED, help="Instead of the scenario's.")
 @click.option("--csv", is_flag=True, help="Write every table as CSV too, beside Parquet.")
 @click.option("--example", metavar="NAME", help="Print a ready scenario and stop.")
