@@ -41,7 +41,7 @@ async def test_no_more_vehicles_are_connected_at_once_than_the_gate_lets_in() ->
 
     async def vehicle() -> None:
         transport = GatedTransport(Slow(inside), gate)
-        await asyncio.gather(transport.list_questions(), transport.open_sessions(None, []))  # type: ignore[arg-type] # unused
+        await asyncio.gather(transport.list_questions(), transport.list_questions())
         await transport.close()
         await transport.close()
 
