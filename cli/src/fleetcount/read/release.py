@@ -81,12 +81,7 @@ def verify(release: Path, config: Path | None, files: tuple[Path, ...], as_json:
     """
     record, signatures = record_from_json(read_text(release))
     if config is None:
-        trusted = {
-            one.aggregator_id: TrustedAggregator(
-                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-            )
-            for one in record.window.aggregators
-        }
+        trusted = {one.aggregator_id: TrustedAggregator.of(one) for one in record.window.aggregators}
     else:
         trusted = {one.aggregator_id: one for one in trusted_in(config)}
     for path in files:

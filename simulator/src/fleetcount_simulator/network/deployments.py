@@ -72,12 +72,7 @@ class Deployment:
     @property
     def trusted(self) -> dict[AggregatorId, TrustedAggregator]:
         """The aggregators that devices trust, and whose signatures a record has."""
-        return {
-            one.aggregator_id: TrustedAggregator(
-                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-            )
-            for one in self.aggregators
-        }
+        return {one.aggregator_id: TrustedAggregator.of(one) for one in self.aggregators}
 
     def serve_command(self, position: int) -> list[str]:
         """Return the command by which an operator starts an aggregator."""
