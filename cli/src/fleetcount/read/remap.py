@@ -22,9 +22,10 @@ from fleetcount_protocol.release.record import Cell, ReleaseRecord, verify_recor
 from fleetcount_protocol.release.record_json import decimal_text, record_from_json
 from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
-from fleetcount.command.base import JSON, StrictCommand, one_line, show
+from fleetcount.command.base import JSON, StrictCommand, aligned, one_line, show
 from fleetcount.command.numbers import NumberRange, parse_number
 from fleetcount.command.options import PATH, check_output_file, parse_count, read_text, write_file
+from fleetcount.read.report import WIDEST_NAME
 
 _LARGEST_COUNT: Final = 100_000
 _LARGEST_FILE: Final = 16 * 2**20
@@ -197,13 +198,7 @@ def _lines(record: ReleaseRecord, expected: float, rows: Sequence[tuple[str, str
     shown = rows[:_MOST_ROWS]
     table = [(row[0], row[1], row[2], f"{row[3]} to {row[4]}") for row in shown]
     head = ("cell", "your answer", "raw estimate", level)
-    widths = [max(len(row[column]) for row in [head, *table]) for column in range(4)]
-    widths[0] = min(widths[0], 48)
-    lines = []
-    for row in [head, *table]:
-        label = one_line(row[0])[: widths[0]]
-        numbers = "  ".join(f"{part:>{width}}" for part, width in zip(row[1:], widths[1:], strict=True))
-        lines.append(f"{label:<{widths[0]}}  {numbers}")
+    lines = aligned([head, *table], most=WIDEST_NAME)
     if len(rows) > len(shown):
         lines.append(f"... and {len(rows) - len(shown)} more cells (--output writes all)")
     lines.append("")

@@ -23,6 +23,7 @@ from fleetcount_simulator.demo_scenarios import BOLOGNA_FRAME, BOLOGNA_TREE
 from fleetcount_simulator.engines.walks import DrawnWalks, draw_walks
 from fleetcount_simulator.network.run import QuestionAsked
 
+from fleetcount.command.base import aligned
 from fleetcount.question.files import describe_question
 from fleetcount.read.places import Walked, bound_lines, places_csv, walks_of
 from fleetcount.show.demo_question import DemoOptions, DemoQuestion
@@ -137,10 +138,8 @@ def _table(rows: Sequence[Row], interval: str) -> list[str]:
         return ["none, and no place truly has as many", ""]
     shown: list[Row] = [(*_HEAD[:4], interval, _HEAD[-1])]
     shown += [(*row[:4], f"{row[4]} to {row[5]}" if row[4] else "", row[6]) for row in rows[:_MOST_ROWS]]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
-    lines = ["  ".join(f"{part:>{width}}" for part, width in zip(row, widths, strict=True)) for row in shown]
     more = len(rows) - _MOST_ROWS
-    return [*lines, *([f"... and {more} more in comparison.csv"] if more > 0 else []), ""]
+    return [*aligned(shown, left=0), *([f"... and {more} more in comparison.csv"] if more > 0 else []), ""]
 
 
 def _missed(walked: Walked, truths: Counter[int], threshold: int) -> str:

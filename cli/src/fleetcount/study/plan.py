@@ -37,7 +37,7 @@ from fleetcount.analyst.planning import (
     title_of,
     values_text,
 )
-from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, one_line, show
+from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, aligned, one_line, show
 from fleetcount.command.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, SHARE, Length, Several
 from fleetcount.command.options import PATH, Count, check_output_directory, staged_directory
 from fleetcount.command.statements import privacy_lines, statement_json
@@ -239,7 +239,7 @@ def _show(  # how it is shown, by name
     ]
     names = ("true_count", "standard_error", "low", "high")
     record = _record(planned) | {"rows": [dict(zip(names, row, strict=True)) for row in rows]}
-    show(record, [*_head(planned), "", *_table(rows), "", *foot], as_json=as_json)
+    show(record, [*_head(planned), "", *aligned([_COLUMNS, *map(_printed, rows)], left=0), "", *foot], as_json=as_json)
     if output is not None:
         with staged_directory(output) as stage:
             _write(stage, planned, rows)
@@ -267,12 +267,6 @@ def _at_delta(planned: Plan) -> str:
 def _exact(value: Fraction) -> str:
     text = f"{float(value):.6g}"
     return text if Fraction(text) == value else f"{text} ({value})"
-
-
-def _table(rows: Sequence[tuple[int, float, int, int]]) -> list[str]:
-    cells = [_COLUMNS, *(_printed(row) for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_COLUMNS))]
-    return ["  ".join(f"{part:>{width}}" for part, width in zip(row, widths, strict=True)) for row in cells]
 
 
 def _printed(row: tuple[int, float, int, int]) -> tuple[str, ...]:

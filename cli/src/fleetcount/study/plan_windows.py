@@ -140,26 +140,18 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
     """Return the table, as Markdown, and what its columns mean."""
     windows, promise = asked.windows, f"epsilon {float(asked.epsilon):g} at delta {_power(asked.delta)}"
     head, printed = (_HEAD, _printed) if asked.show is None else (_NUMBER_HEAD, _printed_of_number)
-    table = [head, *(printed(row, windows) for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(head))]
-    marks = ["-" * width for width in widths]
-
-    def line(parts: Sequence[str]) -> str:
-        return "| " + " | ".join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True)) + " |"
-
     said = []
     if isinstance(asked.spread, Spread):
         levels, shares = asked.spread.levels, shares_of(asked.spread.design(Truth(asked.values), ANY_GAUSSIAN))
         said = [f"Counts are of any of {len(levels.sides)} zooms in one report; epsilon is of all."]
         said += [f"In a question file: {shares_text(levels, shares)}"]
-    body = [line(head), line(marks), *(line(parts) for parts in table[1:])]
     return [
         f"{windows:,} window{'s' if windows > 1 else ''}, {promise} for all answers of a device together, against",
         *_columns_words(asked),
         *_followed_words(asked),
         *said,
         "",
-        *body,
+        *_table([head, *(printed(row, windows) for row in rows)]),
         *(_zoom_lines(rows) if asked.show is None else ()),
     ]
 
@@ -365,7 +357,7 @@ def plan_walks(asked: PlannedQuestion, levels: tuple[int, ...], *, as_json: bool
     names = ("way", "sd_at_a_level", "threshold", "smallest_place_found")
     found = [dict(zip(names, row, strict=True)) for row in rows]
     shown = ((way, f"{sd:,.1f}", f"{least:,}", f"{place:,}") for way, sd, least, place in rows)
-    show(found, [*head.split("\n"), *_table(shown), *foot.split("\n")], as_json=as_json)
+    show(found, [*head.split("\n"), *_table([_WALKS_HEAD, *shown]), *foot.split("\n")], as_json=as_json)
 
 
 def _rows(asked: PlannedQuestion, levels: int, candidates: int) -> Iterator[tuple[str, float, int, int]]:
@@ -389,9 +381,8 @@ def _designs(asked: PlannedQuestion, candidates: int) -> Iterator[tuple[str, Des
             yield f"{way}, {'geometric' if law is TwoSidedNoise else 'Gaussian'}", design
 
 
-def _table(rows: Iterator[Sequence[str]]) -> list[str]:
-    lines = [_WALKS_HEAD, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_WALKS_HEAD))]
-    lines.insert(1, tuple("-" * width for width in widths))
-    padded = ((f"{part:<{width}}" for part, width in zip(line, widths, strict=True)) for line in lines)
-    return ["| " + " | ".join(line) + " |" for line in padded]
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *body = [[part.ljust(width) for part, width in zip(row, widths, strict=True)] for row in rows]
+    return [f"| {' | '.join(line)} |" for line in (head, ["-" * width for width in widths], *body)]

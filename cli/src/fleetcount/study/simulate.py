@@ -17,7 +17,7 @@ import click
 from fleetcount_protocol.errors import UsageError
 from fleetcount_simulator.examples import example_about, example_names, example_text
 
-from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
+from fleetcount.command.base import JSON, OneOf, StrictCommand, aligned, one_line, show
 from fleetcount.command.options import PATH, SEED, Count, check_output_directory
 from fleetcount.command.progress import progress_for
 
@@ -181,8 +181,7 @@ def _interruptible(target: Path) -> Generator[None]:
 def summary_lines(summaries: "Sequence[CaseSummary]") -> list[str]:
     """Return the table of the cases, and what its columns mean."""
     rows = [_COLUMNS, *(_row(one) for one in summaries[:_SHOWN_CASES])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(_right, row[1:], widths[1:])]) for row in rows]
+    lines = aligned(rows)
     if len(summaries) > _SHOWN_CASES:
         lines.append(f"... and {len(summaries) - _SHOWN_CASES} more cases in the tables")
     return [
@@ -201,8 +200,7 @@ def _number_lines(summaries: "Sequence[CaseSummary]") -> list[str]:
     if not shown:
         return []
     rows = [_NUMBER_COLUMNS, *(_number_row(name, one) for name, one in shown[:_SHOWN_CASES])]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines = aligned(rows, left=len(_NUMBER_COLUMNS))
     if len(shown) > _SHOWN_CASES:
         lines.append(f"... and {len(shown) - _SHOWN_CASES} more numbers in the table numbers")
     return ["", *lines]
@@ -218,10 +216,6 @@ def _number_row(name: str, one: "NumberSummary") -> tuple[str, ...]:
         "-" if isnan(one.error) else f"{one.error:,.2g}",
         f"{one.holding} of {one.intervals}",
     )
-
-
-def _right(text: str, width: int) -> str:
-    return f"{text:>{width}}"
 
 
 def _row(one: "CaseSummary") -> tuple[str, ...]:
