@@ -246,8 +246,11 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1, most: int = MAX_LINE) 
     """
     texts = [[one_line(cell, most if place < left else MAX_LINE) for place, cell in enumerate(row)] for row in rows]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    sides = [str.ljust] * left + [str.rjust] * (len(widths) - left)
-    return ["  ".join(side(*cell) for side, *cell in zip(sides, row, widths, strict=True)).rstrip() for row in texts]
+    padded = (
+        [cell.ljust(width) if place < left else cell.rjust(width) for place, (cell, width) in enumerate(row)]
+        for row in (zip(row, widths, strict=True) for row in texts)
+    )
+    return ["  ".join(row).rstrip() for row in padded]
 
 
 def utc(moment: float) -> str:

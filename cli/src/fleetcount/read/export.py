@@ -14,7 +14,7 @@ from fleetcount_analysis import answers
 from fleetcount_analysis.answers import Answer, Chosen, append_parquet, joined_levels, write_csv, write_geojson
 from fleetcount_analysis.answers.export import columns_of, last_window
 from fleetcount_analysis.answers.smoothing import smoothed
-from fleetcount_analysis.interval_words import interval_text
+from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
 
@@ -193,7 +193,7 @@ def _averages(kept: KeptTable, quantiles: Sequence[Fraction], windows: str | Non
 def _said(answer: Answer) -> str:
     assumed = f", if {answer.assumes}" if answer.assumes else ""
     ends = interval_text(answer.estimate, answer.low, answer.high)
-    return f"{answer.estimate:,.1f}, {_percent(answer)} interval {ends}{assumed}"
+    return f"{answer.estimate:,.1f}, {level_text(answer.level)} interval {ends}{assumed}"
 
 
 def _row(answer: Answer) -> dict[str, Any]:
@@ -208,13 +208,9 @@ def _row(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _percent(answer: Answer) -> str:
-    return f"{float(answer.level * 100):g} %"
-
-
 def _list(head: str, found: Sequence[Chosen]) -> Iterator[Told]:
     first = found[0].answer
-    yield f"{head}; the {first.together} intervals hold together with {_percent(first)}", None
+    yield f"{head}; the {first.together} intervals hold together with {level_text(first.level)}", None
     for one in found[:_MOST_ROWS]:
         answer = one.answer
         place = f"window {one.window}, cell {one.cell} ({one.label})"
@@ -225,10 +221,8 @@ def _list(head: str, found: Sequence[Chosen]) -> Iterator[Told]:
 
 
 def _readable(kept: KeptTable, windows: frozenset[int]) -> Iterator[Told]:
-    yield (
-        f"readable numbers: at least 0 and whole, for people, not for sums; intervals of {_level(kept)}, each alone",
-        None,
-    )
+    level = level_text(kept.table.level)
+    yield f"readable numbers: at least 0 and whole, for people, not for sums; intervals of {level}, each alone", None
     columns = {name: values.tolist() for name, values in columns_of(kept.table, kept.participants).items()}
     rows = [row for row, window in enumerate(columns["window_index"]) if window in windows]
     for row in rows[:_MOST_ROWS]:
@@ -256,7 +250,10 @@ def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
     zooms = "the cells and the total" if sides == 1 else f"all {sides} zooms{' and the total' * total}"
     if design.levels.margins:
         zooms = f"the cells, the margins{' and the total' * total}"
-    yield f"counts of {zooms} that add up; intervals of {_level(kept)}, each alone; and the raw numbers", None
+    yield (
+        f"counts of {zooms} that add up; intervals of {level_text(kept.table.level)}, each alone; and the raw numbers",
+        None,
+    )
     label = kept.question.first_window.label
     for row in kept.table.rows(_windows(kept, windows, [kept.last])):
         found, starts = joined_levels(design, kept.opened[row], kept.table.level), design.levels.starts()
@@ -299,14 +296,10 @@ def _smooth(kept: KeptTable, text: str) -> Iterator[Told]:
     for row, (window, value, spread) in enumerate(rows):
         low, high = int(table.low[row, cell - 1]), int(table.high[row, cell - 1])
         released = table.estimates[row, cell - 1]
-        raw = f"released {released:,.1f}, {_level(kept)} interval {interval_text(released, low, high)}"
+        raw = f"released {released:,.1f}, {level_text(kept.table.level)} interval {interval_text(released, low, high)}"
         ends = {"estimate": float(released), "low": low, "high": high}
         known = {"question": "smooth", "cell": cell, "window": window, "smoothed": value, "standard_error": spread}
         yield f"window {window}: smoothed {value:,.1f}, standard error {spread:,.1f}; {raw}", known | ends
-
-
-def _level(kept: KeptTable) -> str:
-    return f"{float(kept.table.level * 100):g} %"
 
 
 def _pair(text: str, kept: KeptTable) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from fleetcount_analysis.answers.drill_down import (
 )
 from fleetcount_analysis.answers.levels import one_level
 from fleetcount_analysis.csv_texts import csv_table
-from fleetcount_analysis.interval_words import interval_text
+from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release.record import ReleaseRecord
@@ -184,7 +184,7 @@ def _walked(walk: DrillDown, number: int, steps: Sequence[WalkStep], codes: Code
 
 def walk_lines(one: Walked, walk: DrillDown, level: Fraction) -> Iterator[str]:
     """Yield a walk in words: what it found with intervals, the bound of what was left out, what is false or missed."""
-    share = f"{float(level) * 100:g} %"
+    share = level_text(level)
     if not one.finished:
         yield f"walk {one.number}: {one.steps} of {len(walk.levels)} steps have a record; no {one.noun} is found yet"
     else:
@@ -216,7 +216,7 @@ def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
         bounded = "place has" if one.codes is None else "code was told by"
         which = "left out: no other" if one.finished else "left out so far: no such"
         yield (
-            f"  {which} {bounded} more than {most:,} ({float(level) * 100:g} % for each step, at least"
+            f"  {which} {bounded} more than {most:,} ({level_text(level)} for each step, at least"
             f" {max(0.0, 100 - one.steps * (100 - float(level) * 100)):g} % for all), unless an aggregator added to its"
             f" share what is no device's: by that it steers which {one.noun}s a walk leaves out"
         )

@@ -14,6 +14,7 @@ import click
 import numpy as np
 from fleetcount_analysis.channels import noise_size
 from fleetcount_analysis.csv_texts import csv_table
+from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.remap import LOSSES, Loss, Remap, one_sided_remap, response_remap, sampling_remap
 from fleetcount_mechanisms.design import Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
@@ -194,7 +195,7 @@ def _csv(rows: Sequence[tuple[str, str, str, str, str]]) -> str:
 
 
 def _lines(record: ReleaseRecord, expected: float, rows: Sequence[tuple[str, str, str, str, str]]) -> list[str]:
-    level = f"{float(record.level * 100):g} % interval"
+    level = f"{level_text(record.level)} interval"
     shown = rows[:_MOST_ROWS]
     table = [(row[0], row[1], row[2], f"{row[3]} to {row[4]}") for row in shown]
     head = ("cell", "your answer", "raw estimate", level)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.errors import RangeError
+from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.places import to_degrees
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
@@ -59,7 +60,7 @@ def tell_walk(stage: Path, question: DemoQuestion, options: DemoOptions, result:
         "",
         f"{len(walked.found)} places of {_length(PLACE_BITS)} found at {walk.threshold} vehicles or more",
         "",
-        *_table(rows, f"{float(level * 100):g} % interval"),
+        *_table(rows, f"{level_text(level)} interval"),
         *bound_lines(walked, level),
         _missed(walked, truths, walk.threshold),
         f"{_DRAWN:,} walks drawn over the same morning, all vehicles counted: on average each finds"

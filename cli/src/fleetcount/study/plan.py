@@ -13,6 +13,7 @@ from typing import Any, Final
 import click
 from fleetcount_analysis.answers import joined_errors, smallest_refused
 from fleetcount_analysis.csv_texts import csv_table
+from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
 from fleetcount_mechanisms.planning import SHOWN, Plan, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
@@ -276,7 +277,7 @@ def _printed(row: tuple[int, float, int, int]) -> tuple[str, ...]:
 
 
 def _foot(planned: Plan, *, explain: bool) -> list[str]:
-    seen, level = planned.smallest_count_seen, f"{float(planned.level * 100):g} %"
+    seen, level = planned.smallest_count_seen, level_text(planned.level)
     first = (
         f"The smallest count told apart from 0 ({level} both ways): {seen:,}"
         if seen is not None

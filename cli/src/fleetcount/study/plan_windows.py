@@ -17,6 +17,7 @@ from typing import Any, Final
 import click
 from fleetcount_analysis.answers import joined_errors
 from fleetcount_analysis.answers.drill_down import least_threshold, smallest_found
+from fleetcount_analysis.interval_words import level_text
 from fleetcount_client.policy import DEFAULT_PERIOD_S
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
@@ -167,7 +168,7 @@ def _columns_words(asked: PlannedQuestion) -> list[str]:
         "everyone but all operators together. sd: error of one cell of one window, true count 0, 100 or 1,000;",
         "total: that of all cells together where nobody is in one, by a number of its own if opened, with which cells",
         "are read too, else added up;",
-        f"seen from: the smallest count told apart from 0 ({float(asked.level * 100):g} % each way); bytes: the shares",
+        f"seen from: the smallest count told apart from 0 ({level_text(asked.level)} each way); bytes: the shares",
         "that a device sends for one answer.",
     ]
 
