@@ -22,7 +22,7 @@ import numpy as np
 import peers
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_simulator.model import AnswerSpace, Case, Epochs, Integers, Mechanism
-from fleetcount_simulator.network.engine import engine
+from fleetcount_simulator.network.engine import NetworkEngine
 from fleetcount_simulator.network.run import WindowAsked
 from fleetcount_simulator.standing import StandingQuestion, schedule_of
 from meter import Below
@@ -94,7 +94,7 @@ def ask(devices: int, transport: str, windows: int = 1) -> tuple[list[WindowAske
     epochs = Epochs(count=windows, question=asking if windows > 1 else None)
     case = Case(index=0, point={}, population=Fleet(devices, windows), mechanism=mechanism, epochs=epochs)
     with Taking() as taking:
-        network = engine(transport=transport, progress=_show)
+        network = NetworkEngine(transport=transport, progress=_show)
         got = [network.ask(case, at, [0], np.random.SeedSequence(1, spawn_key=(0, at)))[0] for at in range(windows)]
     return got, taking.took
 

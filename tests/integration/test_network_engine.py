@@ -25,7 +25,7 @@ from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.examples import example_text
 from fleetcount_simulator.model import Attacker, Faults, Mechanism
 from fleetcount_simulator.network.brokers import find_mosquitto
-from fleetcount_simulator.network.engine import NetworkEngine, engine
+from fleetcount_simulator.network.engine import NetworkEngine
 from fleetcount_simulator.network.question import reading_of
 from fleetcount_simulator.network.run import WindowAsked
 from fleetcount_simulator.network.simulated_device import coins_of
@@ -88,7 +88,7 @@ def raw(asked: WindowAsked) -> list[int]:
 def test_the_sums_are_those_of_the_clients_answering_rules_on_the_same_coins(transport: str, parties: int) -> None:
     case = case_of(aggregators=parties)
 
-    asked = engine(transport=transport).ask(case, 0, [0, 1], SEED)
+    asked = NetworkEngine(transport=transport).ask(case, 0, [0, 1], SEED)
 
     for run, one in enumerate(asked):
         assert one.account.counted.tolist() == [10, 10, 10, 10]
@@ -104,7 +104,7 @@ def test_numbers_are_opened_at_every_level_as_the_plan_rounded_them(show: str) -
     direct = Mechanism(name="m", kind="direct", noise_epsilon=Fraction(10), show=show)
     case = case_of(40, 4, direct, population=held)
 
-    outcome = engine(transport="grpc").run(case, 0, [0], SEED)
+    outcome = NetworkEngine(transport="grpc").run(case, 0, [0], SEED)
 
     assert outcome.released.tolist() == [True]
     assert outcome.counted.sum() == 40
@@ -122,8 +122,10 @@ def test_an_outcome_holds_every_device_and_the_noised_sums_differ_from_run_to_ru
     stages: list[str] = []
     case = case_of(30, 2, noised)
 
-    first = engine(transport="grpc", progress=lambda stage, done, total: stages.append(stage)).run(case, 0, [3], SEED)
-    exact = engine(transport="grpc").run(case_of(30, 2), 0, [3], SEED)
+    first = NetworkEngine(transport="grpc", progress=lambda stage, done, total: stages.append(stage)).run(
+        case, 0, [3], SEED
+    )
+    exact = NetworkEngine(transport="grpc").run(case_of(30, 2), 0, [3], SEED)
 
     assert first.released.tolist() == exact.released.tolist() == [True]
     assert first.counted.tolist() == exact.counted.tolist() == [[10, 10, 10]]
@@ -142,7 +144,7 @@ def test_every_fault_befalls_its_devices_and_changes_nothing_else() -> None:
         120, 3, faults=Faults(loss=share, drop_out=share, late=share, duplicates=Fraction(1, 2), reorder=True)
     )
 
-    (asked,) = engine(transport="grpc").ask(case, 0, [0], SEED)
+    (asked,) = NetworkEngine(transport="grpc").ask(case, 0, [0], SEED)
 
     tallies = asked.account.tallies
     assert (
@@ -161,7 +163,7 @@ def test_devices_that_are_off_are_absent_and_those_switched_off_leave_half_a_pai
     people = People(30, 2, off={1: (0, 1, 2), 2: (2, 3, 4, 5)})
     case = case_of(population=people, faults=Faults(ignition=True))
 
-    (asked,) = engine(transport="grpc").ask(case, 0, [0], SEED)
+    (asked,) = NetworkEngine(transport="grpc").ask(case, 0, [0], SEED)
 
     assert (asked.account.tallies["absent"], asked.account.tallies["half_pairs"]) == (3, 3)
     assert int(asked.account.counted.sum()) == 24
@@ -181,7 +183,7 @@ def test_an_aggregator_that_is_killed_and_comes_back_loses_and_doubles_nobody(
 ) -> None:
     case = case_of(40, 3, faults=Faults(outage=outage))
 
-    (asked,) = engine(transport="grpc").ask(case, 0, [0], SEED)
+    (asked,) = NetworkEngine(transport="grpc").ask(case, 0, [0], SEED)
 
     assert asked.account.counted.tolist() == [10, 10, 10, 10]
     assert asked.account.tallies["counted_twice"] == 0
@@ -194,7 +196,7 @@ def test_a_message_that_was_stored_and_never_receipted_is_told_from_one_that_was
     case = case_of(60, 3, faults=Faults(outage=((1, "intake.after_commit", Fraction(40)),)))
 
     # Raises when the receipts, those asked for afterwards included, do not explain the agreed set.
-    (asked,) = engine(transport="grpc").ask(case, 0, [0], SEED)
+    (asked,) = NetworkEngine(transport="grpc").ask(case, 0, [0], SEED)
 
     assert asked.record is not None
     counted, halves = int(asked.account.counted.sum()), asked.account.tallies["half_pairs"]
@@ -207,7 +209,7 @@ def test_a_message_that_was_stored_and_never_receipted_is_told_from_one_that_was
 def test_an_aggregator_that_never_comes_back_leaves_no_release() -> None:
     case = case_of(20, 2, faults=Faults(outage=((1, "agreeing", Fraction(0)),)))
 
-    outcome = engine(transport="grpc").run(case, 0, [0], SEED)
+    outcome = NetworkEngine(transport="grpc").run(case, 0, [0], SEED)
 
     assert outcome.released.tolist() == [False]
     assert outcome.counted.sum() == outcome.outputs.sum() == 0
@@ -217,7 +219,7 @@ def test_an_aggregator_that_never_comes_back_leaves_no_release() -> None:
 def test_devices_whose_clocks_are_wrong_are_late_or_counted_and_never_counted_twice() -> None:
     case = case_of(60, 3, faults=Faults(clock_skew_s=Fraction(60)))
 
-    (asked,) = engine(transport="grpc").ask(case, 0, [0], SEED)
+    (asked,) = NetworkEngine(transport="grpc").ask(case, 0, [0], SEED)
 
     assert asked.account.tallies["late"] > 0
     assert 10 < int(asked.account.counted.sum()) < 60
@@ -232,7 +234,7 @@ def test_a_fleet_on_a_grid_is_counted_at_every_zoom_from_one_report_a_device() -
     # Such noise is beyond 2 in any of twenty draws less often than once in 10**11 runs.
     mechanism = Mechanism(name="zoomed", kind="direct", noise_epsilon=Fraction(10), zooms=2)
 
-    outcome = engine(transport="grpc").run(case_of(population=people, mechanism=mechanism), 0, [0], SEED)
+    outcome = NetworkEngine(transport="grpc").run(case_of(population=people, mechanism=mechanism), 0, [0], SEED)
 
     assert outcome.released.tolist() == [True]
     assert outcome.counted.tolist() == [[3] * 9]
@@ -248,7 +250,7 @@ def test_a_fleet_that_reads_two_signals_is_counted_in_cells_and_margins() -> Non
     mechanism = Mechanism(name="crossed", kind="direct", noise_epsilon=Fraction(10), margins=True)
 
     one = case_of(population=People(21, 6, domain=cross), mechanism=mechanism)
-    outcome = engine(transport="grpc").run(one, 0, [0], SEED)
+    outcome = NetworkEngine(transport="grpc").run(one, 0, [0], SEED)
 
     assert outcome.released.tolist() == [True]
     assert outcome.counted.tolist() == [[3] * 7]
@@ -265,7 +267,7 @@ def test_a_fleet_with_several_categories_at_once_is_counted_in_all_and_once_as_h
     people = build({"kind": "categories", "file": "codes.csv"}, asked, 1, tmp_path)
     one = case_of(population=people, mechanism=Mechanism(name="sets", kind="direct", noise_epsilon=Fraction(10)))
 
-    outcome = engine(transport="grpc").run(one, 0, [0], SEED)
+    outcome = NetworkEngine(transport="grpc").run(one, 0, [0], SEED)
 
     assert (outcome.released.tolist(), outcome.participants.tolist()) == ([True], [24])
     (none, *told), (*opened, holders) = outcome.counted[0].tolist(), outcome.outputs[0].tolist()
@@ -314,7 +316,7 @@ def test_mosquitto_carries_a_fleet_as_the_embedded_broker_does() -> None:
 def test_every_kind_of_question_on_the_wire_can_be_asked(mechanism: Mechanism, values: int, outputs: int) -> None:
     case = case_of(24, values, mechanism)
 
-    outcome = engine(transport="grpc").run(case, 0, [0], SEED)
+    outcome = NetworkEngine(transport="grpc").run(case, 0, [0], SEED)
 
     assert outcome.released.tolist() == [True]
     assert outcome.counted.tolist() == [case.population.histogram(0).tolist()]
@@ -340,11 +342,11 @@ def test_what_real_devices_cannot_be_asked_is_refused_before_anything_starts() -
         (case_of(faults=Faults(outage=((0, "lunch", Fraction(1)),))), "'lunch'"),
     ]:
         with pytest.raises(ScenarioError, match=named):
-            engine().run(case, 0, [0], SEED)
+            NetworkEngine().run(case, 0, [0], SEED)
     with pytest.raises(ScenarioError, match="transport is 'pigeon'"):
-        engine(transport="pigeon")
+        NetworkEngine(transport="pigeon")
     with pytest.raises(ScenarioError, match="broker is 'hive'"):
-        engine(broker="hive")
+        NetworkEngine(broker="hive")
 
 
 def test_an_answer_law_without_a_number_on_the_wire_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,7 +354,7 @@ def test_an_answer_law_without_a_number_on_the_wire_is_refused(monkeypatch: pyte
     unary = Mechanism(name="u", kind="unary", epsilon_local=Fraction(1), noise_epsilon=Fraction(1))
 
     with pytest.raises(ScenarioError, match="not on the wire"):
-        engine().run(case_of(mechanism=unary), 0, [0], SEED)
+        NetworkEngine().run(case_of(mechanism=unary), 0, [0], SEED)
 
 
 def descendants(parent: int) -> dict[int, str]:

@@ -9,7 +9,7 @@ import pytest
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_simulator.engines.participation import earliest_joining, presence_histograms
 from fleetcount_simulator.model import Case, Faults, Mechanism
-from fleetcount_simulator.network.engine import engine
+from fleetcount_simulator.network.engine import NetworkEngine
 from fleetcount_simulator.network.run import QuestionAsked
 
 from tests.simulator.network.test_plan import GAUSSIAN, asked
@@ -59,7 +59,7 @@ def as_the_oracle_says(case: Case, got: QuestionAsked) -> None:
 @pytest.mark.nightly
 def test_devices_join_answer_and_leave_through_a_pause_and_every_window_is_as_the_oracle_says() -> None:
     case = asked(5, 24, joins=SOME, leaves=SOME, outages=((2, 2),))
-    asks = engine(transport="grpc")
+    asks = NetworkEngine(transport="grpc")
 
     outcomes = [asks.run(case, window, [0], np.random.SeedSequence(20, spawn_key=(0, window))) for window in range(5)]
 
@@ -82,7 +82,7 @@ def test_a_panel_of_both_transports_meets_the_faults_of_every_window() -> None:
     people = People(60, 3, off={1: (0, 1), 2: (2,)}, epochs=6)
     case = asked(mechanism=sampling, coin=Coin.QUESTION, faults=faults, population=people)
 
-    (got,) = engine().ask_question(case, [0], SEED)
+    (got,) = NetworkEngine().ask_question(case, [0], SEED)
 
     conserved(case, got)
     for one in got.windows:
@@ -98,7 +98,7 @@ def test_real_ledgers_let_join_from_the_window_on_that_the_oracle_says() -> None
     ledger = Fraction(30)
     case = asked(6, 24, joins=Fraction(1, 2), device_epsilon=ledger)
 
-    (got,) = engine(transport="grpc").ask_question(case, [0], SEED)
+    (got,) = NetworkEngine(transport="grpc").ask_question(case, [0], SEED)
 
     assert 0 < earliest_joining(case) < 6
     assert got.windows[5].account.tallies["refused"] > 0
@@ -111,7 +111,7 @@ def test_real_ledgers_let_join_from_the_window_on_that_the_oracle_says() -> None
 def test_a_hundred_windows_of_a_fleet_that_comes_and_goes() -> None:
     case = asked(100, 40, GAUSSIAN, joins=SOME, leaves=SOME, outages=((30, 32), (70, 70)))
 
-    (got,) = engine().ask_question(case, [0], SEED)
+    (got,) = NetworkEngine().ask_question(case, [0], SEED)
 
     as_the_oracle_says(case, got)
     conserved(case, got)

@@ -6,7 +6,7 @@ It must not hold or say a truth, a coin, a key or what a message held.
 import enum
 import hashlib
 import logging
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, Self, TypeVar
@@ -16,23 +16,12 @@ from fleetcount_protocol.errors import PeerError, QuestionError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.question.question import Question, SignedQuestion, verify_signed_question
 from fleetcount_protocol.window.domain import Part
-from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 
 from fleetcount_client.signals import Reading, fault_of
-from fleetcount_client.transport import Transport, Unreachable
+from fleetcount_client.transport import PassingTransport, Transport, Unreachable
 
 if TYPE_CHECKING:
-    from fleetcount_protocol.messages import (
-        Instalment,
-        QuestionOffer,
-        Receipt,
-        Refusal,
-        ReleaseAnswer,
-        SessionAccepted,
-        SessionRefused,
-        SessionRequest,
-    )
     from fleetcount_protocol.question.key_list import SignedKeyList
     from fleetcount_protocol.question.orders import SignedOrder
     from fleetcount_protocol.release.record import ReleaseRecord
@@ -111,8 +100,6 @@ class TrustStore:
         verify_order(signed, question, self._trusted)
 
 
-LISTS: Final = "lists of questions"
-"""The name under which an answer of whoever lists questions is noted: the broker, or any aggregator."""
 SILENT_AFTER_S: Final = 300.0
 """After so long without an answer of anybody the device says so in its log, once."""
 _LOG: Final = logging.getLogger(__name__)
@@ -273,41 +260,16 @@ class SignalNotes:
         return fault
 
 
-class HeardTransport:
+class HeardTransport(PassingTransport):
     """A transport whose answers and failures are noted; it changes none of them."""
 
     def __init__(self, inner: Transport, contacts: Contacts) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._contacts = contacts
 
-    async def list_questions(self) -> "tuple[QuestionOffer, ...]":
-        """Return the questions on offer."""
-        return await self._noted(LISTS, self._inner.list_questions())
-
-    async def open_sessions(
-        self, aggregator: Aggregator, requests: "Sequence[SessionRequest]"
-    ) -> "tuple[SessionAccepted | SessionRefused, ...]":
-        """Ask one aggregator to open sessions."""
-        return await self._noted(aggregator.aggregator_id, self._inner.open_sessions(aggregator, requests))
-
-    async def upload(
-        self, window: Window, position: int, instalments: "Sequence[Instalment]"
-    ) -> "tuple[Receipt | Refusal, ...]":
-        """Hand instalments to one aggregator."""
-        party = window.aggregators[position].aggregator_id
-        return await self._noted(party, self._inner.upload(window, position, instalments))
-
-    async def release(self, window: Window) -> "ReleaseAnswer":
-        """Return the state of a window."""
-        return await self._noted(LISTS, self._inner.release(window))
-
-    async def close(self) -> None:
-        """Give up connections."""
-        await self._inner.close()
-
-    async def _noted(self, party: str, call: Awaitable[_ResultT]) -> _ResultT:
+    async def _passed(self, party: str, call: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
         try:
-            answer = await call
+            answer = await call()
         except (Unreachable, PeerError) as error:
             self._contacts.note(party, str(error))
             raise

@@ -3,8 +3,8 @@
 A transport carries messages and answers; it decides nothing, stores nothing and never retries.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.window.fields import Aggregator
@@ -65,3 +65,45 @@ class Transport(Protocol):
     async def close(self) -> None:
         """Give up connections; the next use opens them again."""
         ...
+
+
+LISTS: Final = "lists of questions"
+"""The name under which an answer of whoever lists questions is noted: the broker, or any aggregator."""
+_ResultT = TypeVar("_ResultT")
+
+
+class PassingTransport:
+    """A transport that hands every message to an inner one, call by call through `_passed`."""
+
+    def __init__(self, inner: Transport) -> None:
+        self._inner = inner
+
+    async def list_questions(self) -> "tuple[QuestionOffer, ...]":
+        """Return the questions on offer."""
+        return await self._passed(LISTS, self._inner.list_questions)
+
+    async def open_sessions(
+        self, aggregator: Aggregator, requests: "Sequence[SessionRequest]"
+    ) -> "tuple[SessionAccepted | SessionRefused, ...]":
+        """Ask one aggregator to open sessions."""
+        return await self._passed(aggregator.aggregator_id, lambda: self._inner.open_sessions(aggregator, requests))
+
+    async def upload(
+        self, window: Window, position: int, instalments: "Sequence[Instalment]"
+    ) -> "tuple[Receipt | Refusal, ...]":
+        """Hand instalments to one aggregator."""
+        party = window.aggregators[position].aggregator_id
+        return await self._passed(party, lambda: self._inner.upload(window, position, instalments))
+
+    async def release(self, window: Window) -> "ReleaseAnswer":
+        """Return the state of a window."""
+        return await self._passed(LISTS, lambda: self._inner.release(window))
+
+    async def close(self) -> None:
+        """Give up connections."""
+        await self._inner.close()
+
+    async def _passed(self, party: str, call: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
+        """Make a call to a party, `LISTS` where it is any aggregator; what a subclass does around calls is here."""
+        del party
+        return await call()

@@ -4,11 +4,7 @@ A scenario is a pure function of its data and a seed. It knows no mechanism and 
 device's randomness.
 """
 
-import gzip
-import io
 import random
-import re
-import zlib
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,11 +15,9 @@ from typing import Final
 import fleetcount_data
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET
 from fleetcount_mechanisms.errors import did_you_mean
-from fleetcount_protocol.layout import prints
 from fleetcount_protocol.window.domain import PLACE_BITS, Bins, Categories, FixedDomain, Prefixes, SquareGrid
 from fleetcount_protocol.window.frame import Frame
 from fleetcount_protocol.window.signal import Signal, converted
-from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.quadtree import Quadtree
@@ -48,11 +42,6 @@ BOLOGNA_TREE: Final = Quadtree(x0=-686_000, y0=-4_928_000, size=128)
 BOLOGNA_FILE: Final = "bologna/positions.csv.gz"
 MOST_WINDOWS: Final = 13
 """Moments of the shipped morning, five minutes apart."""
-MAX_TRACE_BYTES: Final = 64 * 2**20
-_HEADER: Final = ["t", "vehicle", "x", "y", "speed_mps", "street"]
-_TIME: Final = re.compile(r"[0-9]{1,9}", re.ASCII)
-_METRES: Final = re.compile(r"-?[0-9]{1,9}(\.[0-9]{1,9})?", re.ASCII)
-_SPEED: Final = re.compile(r"[0-9]{1,4}(\.[0-9]{1,9})?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +53,7 @@ class Sighting:
     speed_mps: float
 
 
-Traces = dict[int, dict[str, Sighting]]
+Traces = dict[float, dict[str, Sighting]]
 """Per moment (seconds since the hour began) every vehicle on the road."""
 Fleet = list[Sighting | None]
 """Where each vehicle of a fleet is at one moment, None where it is not on the road."""
@@ -105,59 +94,6 @@ def find_bologna() -> Path:
         return fleetcount_data.path(BOLOGNA_FILE)
     except FileNotFoundError as error:
         raise ScenarioError(f"{error}; use --truths") from None
-
-
-def read_traces(path: Path) -> Traces:
-    """Read a gzip-compressed trace table (t, vehicle, x, y, speed_mps, street), in bounded memory and strictly.
-
-    Raises:
-        ScenarioError: truncated, too large, a wrong header, a field outside the number grammar, a vehicle twice at one
-            moment; with the line.
-    """
-    try:
-        with gzip.open(path, "rb") as file:
-            content = file.read(MAX_TRACE_BYTES + 1)
-    except (OSError, EOFError, zlib.error) as error:
-        raise ScenarioError(f"{path.name} cannot be read: {error}") from error
-    if len(content) > MAX_TRACE_BYTES:
-        raise ScenarioError(f"{path.name} holds more than {MAX_TRACE_BYTES} bytes")
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ScenarioError(f"{path.name} is not UTF-8 text (byte {error.start})") from error
-    if "\0" in text:
-        raise ScenarioError(f"{path.name} holds a NUL character")
-    return _traces_of(text, path.name)
-
-
-def _traces_of(text: str, name: str) -> Traces:
-    rows = csv_rows(io.StringIO(text, newline=""))
-    traces: Traces = {}
-    try:
-        _, header = next(rows, (1, []))
-        if header != _HEADER:
-            raise ScenarioError(f"{name}: the header is {','.join(header)[:80]!r}, not {','.join(_HEADER)!r}")
-        for line, row in rows:
-            moment, vehicle, sighting = _sighting(row, f"{name} line {line}")
-            if traces.setdefault(moment, {}).setdefault(vehicle, sighting) is not sighting:
-                raise ScenarioError(f"{name} line {line}: vehicle {vehicle[:40]!r} occurs twice at {moment}")
-    except CsvFault as fault:
-        raise ScenarioError(f"{name} {fault}") from fault
-    if not traces:
-        raise ScenarioError(f"{name}: no rows")
-    return traces
-
-
-def _sighting(row: list[str], place: str) -> tuple[int, str, Sighting]:
-    if len(row) != len(_HEADER):
-        raise ScenarioError(f"{place}: {len(row)} fields, not {len(_HEADER)}")
-    patterns = (_TIME, None, _METRES, _METRES, _SPEED, None)
-    for column, pattern, cell in zip(_HEADER, patterns, row, strict=True):
-        if pattern is not None and not pattern.fullmatch(cell):
-            raise ScenarioError(f"{place}: {column} is {cell[:40]!r}, not a number of the allowed form")
-    if not row[1] or len(row[1]) > 200 or not prints(row[1]):
-        raise ScenarioError(f"{place}: vehicle is {row[1][:40]!r}; it must be 1 to 200 printable characters")
-    return int(row[0]), row[1], Sighting(x=float(row[2]), y=float(row[3]), speed_mps=float(row[4]))
 
 
 def _fleet(traces: Traces, vehicles: int, seed: int, windows: int) -> list[Fleet]:

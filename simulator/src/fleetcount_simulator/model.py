@@ -374,11 +374,6 @@ class CaseOutcome:
 class Engine(Protocol):
     """Carries out runs of a case. `seed` alone decides every draw, whatever process or machine runs it."""
 
-    @property
-    def name(self) -> EngineName:
-        """Its name on the command line."""
-        ...
-
     def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         """Return the outcome of the numbered runs at one epoch; a run's draws depend on its number, not on the shard.
 

@@ -16,9 +16,10 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.question.fields import DrillDown, candidates, surviving_cells
 from fleetcount_protocol.window.codes import Codes
 from fleetcount_protocol.window.domain import all_prefixes
-from fleetcount_simulator.demo_scenarios import bologna_place, find_bologna, read_traces
+from fleetcount_simulator.demo_scenarios import bologna_place, find_bologna
 from fleetcount_simulator.engines.walks import draw_walks
 from fleetcount_simulator.errors import ScenarioError
+from fleetcount_simulator.populations.bologna import read_traces
 
 WALK = DrillDown(levels=(4, 8, 12), threshold=25, most_survivors=8)
 DIRECT = Design(answer=Truth(128), noise=TwoSidedNoise(Fraction(1, 3)), values=128, aggregators=2)

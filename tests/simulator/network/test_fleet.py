@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from fleetcount_mechanisms.randomness import SystemRandom
@@ -35,13 +36,16 @@ class Slow:
         await asyncio.sleep(0)
 
 
+ALPHA: Any = SimpleNamespace(aggregator_id="alpha")
+
+
 async def test_no_more_vehicles_are_connected_at_once_than_the_gate_lets_in() -> None:
     inside = [0, 0]
     gate = asyncio.Semaphore(3)
 
     async def vehicle() -> None:
         transport = GatedTransport(Slow(inside), gate)
-        await asyncio.gather(transport.list_questions(), transport.open_sessions(None, []))  # type: ignore[arg-type] # unused
+        await asyncio.gather(transport.list_questions(), transport.open_sessions(ALPHA, []))
         await transport.close()
         await transport.close()
 

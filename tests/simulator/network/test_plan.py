@@ -13,7 +13,7 @@ from fleetcount_simulator.engines.participation import presence_histograms
 from fleetcount_simulator.errors import ProcessError, ScenarioError
 from fleetcount_simulator.model import Case, Epochs, Faults, Mechanism
 from fleetcount_simulator.network.device_faults import DeviceFault
-from fleetcount_simulator.network.engine import engine
+from fleetcount_simulator.network.engine import NetworkEngine
 from fleetcount_simulator.network.plan import faultless_plan, plan_of
 from fleetcount_simulator.network.question import question_of, reading_of, readings_of
 from fleetcount_simulator.network.run import check_chain
@@ -109,7 +109,7 @@ def test_what_real_devices_are_not_asked_in_a_question_is_refused_before_anythin
     changes: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(ScenarioError, match=named):
-        engine().run(asked(**changes), 0, [0], SEED)
+        NetworkEngine().run(asked(**changes), 0, [0], SEED)
 
 
 # The chain.

@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from fleetcount_simulator.demo_scenarios import BOLOGNA_GRID, bologna_position, find_bologna, read_traces
+from fleetcount_simulator.demo_scenarios import BOLOGNA_GRID, bologna_position, find_bologna
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations import build
+from fleetcount_simulator.populations.bologna import read_traces
 from fleetcount_simulator.populations.commuters import BLOCK, Day, Town, day_of, roads_of, where
 from hypothesis import given, settings
 from hypothesis import strategies as st

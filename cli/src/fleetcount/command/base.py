@@ -196,11 +196,11 @@ def _requirements() -> tuple[str, list[str]]:
     return "fleetcount", []
 
 
-def one_line(text: str) -> str:
-    """Return a text as one printable line of bounded length; control characters become spaces."""
+def one_line(text: str, most: int = MAX_LINE) -> str:
+    """Return a text as one printable line of at most so many characters; control characters become spaces."""
     printable = "".join(character if character.isprintable() else " " for character in text)
     printable = " ".join(printable.split())
-    return printable if len(printable) <= MAX_LINE else printable[: MAX_LINE - 1] + "…"
+    return printable if len(printable) <= most else printable[: most - 1] + "…"
 
 
 def _code_of(error: BaseException) -> ExitCode | None:
@@ -238,6 +238,19 @@ def show(result: object, lines: Iterable[str], *, as_json: bool) -> None:
         return
     for line in lines:
         click.echo(_printable(line))
+
+
+def aligned(rows: Sequence[Sequence[str]], left: int = 1, most: int = MAX_LINE) -> list[str]:
+    """Return rows of cells as lines in columns: the first `left` to the left, of at most `most` characters, as texts;
+    the others to the right, as numbers.
+    """
+    texts = [[one_line(cell, most if place < left else MAX_LINE) for place, cell in enumerate(row)] for row in rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    padded = (
+        [cell.ljust(width) if place < left else cell.rjust(width) for place, (cell, width) in enumerate(row)]
+        for row in (zip(row, widths, strict=True) for row in texts)
+    )
+    return ["  ".join(row).rstrip() for row in padded]
 
 
 def utc(moment: float) -> str:

@@ -8,9 +8,9 @@ import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import click
 from fleetcount_protocol.errors import MachineError, UsageError
@@ -58,6 +58,16 @@ class Count(click.ParamType[int]):
 
 
 SEED: Final = Count(0, 2**64 - 1)
+PATH: Final = click.Path(path_type=Path)
+"""What names a file or a folder; whether it can be read or written is for the command to say."""
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def config_option(text: str, name: str = "config", *, metavar: str = "FILE.toml") -> Callable[[_Command], _Command]:
+    """Return the option `--config`, which must be given; `name` is the command's parameter, `text` the help."""
+    return click.option("--config", name, required=True, metavar=metavar, type=PATH, help=text)
+
+
 """A scenario's seed: 64 bits."""
 
 

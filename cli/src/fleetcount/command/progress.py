@@ -6,8 +6,7 @@ It must not write to stdout, which belongs to the results.
 import sys
 import time
 from collections.abc import Callable
-from types import TracebackType
-from typing import TYPE_CHECKING, Final, Protocol, Self
+from typing import TYPE_CHECKING, Final, Self
 
 if TYPE_CHECKING:  # Rich takes 60 ms to load; only a command that shows bars pays for it.
     from rich.progress import TaskID
@@ -22,25 +21,25 @@ _DUE_S: Final = (0, 1, 3, 10, 30, 120, 600, 3_600)
 """When a line is due at the earliest, seconds after the begin; what is expected and the end have a line each."""
 
 
-class Progress(Protocol):
+class Progress:
     """Phases by name: `step` says how many of how many are done; a phase appears when first named."""
 
     def step(self, phase: str, done: int, total: int) -> None:
         """Show `done` of `total` in a phase; done == total ends it."""
-        ...
+        raise NotImplementedError
 
     def say(self, text: str) -> None:
         """Show a line of its own, once a command: how long it is expected to take."""
-        ...
+        raise NotImplementedError
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        raise NotImplementedError
 
 
-class LineProgress:
+class LineProgress(Progress):
     """At most ten lines, however long it takes and however many phases there are: a pipe is often a log.
 
     A line each time its moment has come, later each time; it says how far the phase is, how long it took or, from its
@@ -71,12 +70,7 @@ class LineProgress:
         """Print the line."""
         print(text, file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Say how long it took in all, if anything was said and it ended well."""
         if kind is None and self._said:
             print(f"done in {self._clock() - self._began:.1f} s", file=sys.stderr, flush=True)
@@ -101,7 +95,7 @@ def duration_text(seconds: float) -> str:
     return f"about {max(1, round(seconds))} s"
 
 
-class BarProgress:
+class BarProgress(Progress):
     """One bar a phase, on the terminal."""
 
     def __init__(self) -> None:
@@ -135,9 +129,7 @@ class BarProgress:
         self._bars.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         """Leave the bars as they stand."""
         self._bars.stop()
 

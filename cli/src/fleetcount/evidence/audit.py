@@ -9,7 +9,7 @@ from typing import Final
 import click
 
 from fleetcount.command.base import JSON, CheckFailedError, StrictCommand, show
-from fleetcount.command.options import Count, check_output_directory, staged_directory
+from fleetcount.command.options import PATH, Count, check_output_directory, staged_directory
 from fleetcount.command.progress import progress_for
 
 _LEAST: Final = 1000
@@ -30,7 +30,7 @@ _DRAWS: Final = 1_000_000
 @click.option("--quick", is_flag=True, help="Fewer trials and draws: about ten seconds of two cores.")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="Write audit.json, audit.csv, audit.svg and audit.png there; nothing appears before all is done.",
 )

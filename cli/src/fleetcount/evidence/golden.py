@@ -14,14 +14,14 @@ import click
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount.command.base import JSON, CheckFailedError, StrictCommand, show
-from fleetcount.command.options import read_text
+from fleetcount.command.options import PATH, read_text
 
 _MAX_DIGITS: Final = 60
 _LARGEST_FLOAT_EXPONENT: Final = 308
 
 
 @click.command(cls=StrictCommand, short_help="Recompute golden numbers through the public API.")
-@click.argument("file", type=click.Path(path_type=Path), metavar="FILE.json")
+@click.argument("file", type=PATH, metavar="FILE.json")
 @JSON
 def golden(file: Path, as_json: bool) -> None:
     """Recompute every group of golden numbers and compare.

@@ -11,7 +11,7 @@ import click
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount.command.base import JSON, OneOf, StrictCommand, show
-from fleetcount.command.options import SEED, check_output_directory, staged_directory
+from fleetcount.command.options import PATH, SEED, check_output_directory, staged_directory
 from fleetcount.command.progress import progress_for
 
 PAPERS: Final = ("sampling", "asymmetric", "geometric", "inferential")
@@ -22,13 +22,13 @@ PAPERS: Final = ("sampling", "asymmetric", "geometric", "inferential")
 @click.option(
     "--output",
     required=True,
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="Where the figures (SVG and PNG), tables (CSV) and claims.json go; nothing appears before all is done.",
 )
 @click.option(
     "--data",
-    type=click.Path(path_type=Path),
+    type=PATH,
     metavar="DIR",
     help="A folder laid out like the repository's data/: what is in it replaces the extract shipped. A census file, "
     "census.csv or census.csv.gz with a header, is read from here alone.",

@@ -9,10 +9,11 @@ import click
 from fleetcount_protocol.errors import FleetcountError, UsageError
 
 from fleetcount.command.base import JSON, CheckFailedError, StrictCommand, one_line, show
+from fleetcount.command.options import PATH
 
 
 @click.command(cls=StrictCommand, short_help="Replay VDAF test vectors.")
-@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="FILE.json...")
+@click.argument("files", nargs=-1, required=True, type=PATH, metavar="FILE.json...")
 @JSON
 def vectors(files: tuple[Path, ...], as_json: bool) -> None:
     """Replay test vectors byte for byte: ours, those of draft-irtf-cfrg-vdaf, and what every decoder must refuse.

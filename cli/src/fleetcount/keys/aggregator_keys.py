@@ -22,12 +22,12 @@ from fleetcount_protocol.window.succession import Succession, encode_signed_succ
 from fleetcount_simulator.network.deployments import write_store_key
 
 from fleetcount.command.base import StrictCommand
-from fleetcount.command.options import Count, write_file
+from fleetcount.command.options import PATH, Count, config_option, write_file
 from fleetcount.keys.descriptors import encode_descriptor, read_whole_descriptor
 
 
 @click.command("store", cls=StrictCommand)
-@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="A new file.")
+@click.option("--output", required=True, type=PATH, metavar="FILE", help="A new file.")
 def store(output: Path) -> None:
     """Write a new at-rest key, mode 0600: for [keys] store_key_file of one aggregator.
 
@@ -44,10 +44,10 @@ def store(output: Path) -> None:
 
 
 @click.command("succeed", cls=StrictCommand)
-@click.option("--config", required=True, type=click.Path(path_type=Path), metavar="FILE", help="aggregator.toml.")
+@config_option("aggregator.toml.", metavar="FILE")
 @click.option("--new-key", required=True, metavar="FILE", help="The new key's file; or the pkcs11: URI of one.")
 @click.option("--overlap-days", type=Count(1, 3650), default=90, show_default=True, help="How long both are valid.")
-@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The statement's file.")
+@click.option("--output", required=True, type=PATH, metavar="FILE", help="The statement's file.")
 def succeed(config: Path, new_key: str, overlap_days: int, output: Path) -> None:
     """Make a new signing key, and the statement by which the present one names it: public, for parties that trust it.
 
@@ -80,7 +80,7 @@ def succeed(config: Path, new_key: str, overlap_days: int, output: Path) -> None
 
 
 @click.command("wrap", cls=StrictCommand)
-@click.option("--config", required=True, type=click.Path(path_type=Path), metavar="FILE", help="aggregator.toml.")
+@config_option("aggregator.toml.", metavar="FILE")
 def wrap(config: Path) -> None:
     """Encrypt the files of an aggregator's sealing keys under the AES key in a token that [keys] wrapping_key names.
 
@@ -99,9 +99,9 @@ def wrap(config: Path) -> None:
 
 
 @click.command("descriptor", cls=StrictCommand)
-@click.option("--config", required=True, type=click.Path(path_type=Path), metavar="FILE", help="aggregator.toml.")
-@click.option("--from", "source", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The old one.")
-@click.option("--output", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The new descriptor.")
+@config_option("aggregator.toml.", metavar="FILE")
+@click.option("--from", "source", required=True, type=PATH, metavar="FILE", help="The old one.")
+@click.option("--output", required=True, type=PATH, metavar="FILE", help="The new descriptor.")
 def descriptor(config: Path, source: Path, output: Path) -> None:
     """Write an aggregator's descriptor anew, with its present signing key and the sealing keys valid now, newest first.
 

@@ -20,7 +20,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_simulator.network.deployments import hosts_of
 
 from fleetcount.command.base import StrictCommand, one_line
-from fleetcount.command.options import read_bytes, read_text, write_file
+from fleetcount.command.options import PATH, read_bytes, read_text, write_file
 from fleetcount.keys.descriptors import authorities_pem, host_and_port, read_operators
 from fleetcount.keys.joining import (
     FINGERPRINT,
@@ -122,13 +122,7 @@ def _block(deployment: str, name: str) -> str:
 
 @click.command("join", cls=StrictCommand)
 @JOINED
-@click.option(
-    "--directory",
-    type=click.Path(path_type=Path),
-    default=Path(),
-    metavar="DIR",
-    help="The broker's folder (this one).",
-)
+@click.option("--directory", type=PATH, default=Path(), metavar="DIR", help="The broker's folder (this one).")
 @FINGERPRINT
 def join(descriptor: Path, directory: Path, fingerprint: str | None) -> None:
     """Let in whom another operator certifies, once the fingerprint that it reads to you is the one of its descriptor.

@@ -18,15 +18,15 @@ from fleetcount_protocol.errors import FleetcountError, MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.layout import prints
 from fleetcount_protocol.window.window import operator_key
-from fleetcount_simulator.network.deployments import AggregatorPlan, Deployment, write_aggregators
+from fleetcount_simulator.network.deployments import AggregatorPlan, Deployment, relay_toml, write_aggregators
 from fleetcount_simulator.network.ports import free_ports
 from fleetcount_transport.toml_writing import toml_text
 
 from fleetcount.command.base import OneOf, StrictCommand
 from fleetcount.command.numbers import EPSILON
-from fleetcount.command.options import Count, check_output_directory, write_file
+from fleetcount.command.options import PATH, Count, check_output_directory, write_file
 from fleetcount.keys.descriptors import authorities_pem, check_names, encode_descriptor
-from fleetcount.keys.party_files import device_toml, reader_toml, relay_toml
+from fleetcount.keys.party_files import TEST, device_toml, reader_toml
 
 MAX_DEVICES = 10_000
 _FAULTS: Final = "Vehicle.Diagnostics.DTCList"
@@ -36,7 +36,7 @@ _DIRECTORY_MODE: Final = 0o700
 
 
 @click.command("init", cls=StrictCommand)
-@click.option("--output", required=True, type=click.Path(path_type=Path), help="A new or empty directory.")
+@click.option("--output", required=True, type=PATH, help="A new or empty directory.")
 @click.option("--aggregators", default="alpha,beta", show_default=True, help="2 to 5 ids, separated by commas.")
 @click.option("--operators", help="Who runs each, separated by commas (default: 'Operator of ID').")
 @click.option("--devices", type=Count(0, MAX_DEVICES), default=0, show_default=True, help="How many device folders.")
@@ -217,6 +217,7 @@ def write_servers(deployment: Deployment, relay_listen: str) -> None:
         listen=relay_listen,
         ca_directory="../ca/",
         more=[("[metrics]", {"listen": '"127.0.0.1:9431"'})],
+        comment=f"The relay {TEST}",
     )
     write_file(root / "relay" / "relay.toml", text.encode(), overwrite=False)
 

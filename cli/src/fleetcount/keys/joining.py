@@ -15,6 +15,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.window.window import operator_key
 
 from fleetcount.command.base import RefusedByPolicyError
+from fleetcount.command.options import PATH
 from fleetcount.keys.descriptors import (
     Descriptor,
     OperatorParts,
@@ -23,7 +24,7 @@ from fleetcount.keys.descriptors import (
     same_fingerprint,
 )
 
-JOINED: Final = click.argument("descriptor", metavar="PEER.descriptor.toml", type=click.Path(path_type=Path))
+JOINED: Final = click.argument("descriptor", metavar="PEER.descriptor.toml", type=PATH)
 """The descriptor of the operator that is joined, with `descriptor`."""
 FINGERPRINT: Final = click.option(
     "--fingerprint", metavar="HEX", help="What the other operator reads to you, in place of typing it."

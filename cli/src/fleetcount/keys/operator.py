@@ -7,21 +7,15 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-import click
 from fleetcount_aggregator.config import AggregatorConfig, load_config
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.trust import trusted_by
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.signing import TrustedAggregator
 
-CONFIG = click.option(
-    "--config",
-    "config_path",
-    required=True,
-    metavar="FILE.toml",
-    type=click.Path(path_type=Path),
-    help="The aggregator's configuration.",
-)
+from fleetcount.command.options import config_option
+
+CONFIG = config_option("The aggregator's configuration.", "config_path")
 """The option of a command that an operator gives, with `config_path`."""
 
 

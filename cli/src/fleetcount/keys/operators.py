@@ -40,7 +40,7 @@ from fleetcount_simulator.network.deployments import (
 from fleetcount_transport.toml_writing import toml_tables, toml_text
 
 from fleetcount.command.base import RefusedByPolicyError, StrictCommand, one_line, utc
-from fleetcount.command.options import Count, read_text, write_file
+from fleetcount.command.options import PATH, Count, read_text, write_file
 from fleetcount.keys.descriptors import (
     OperatorParts,
     authorities_pem,
@@ -63,10 +63,9 @@ from fleetcount.keys.joining import (
 from fleetcount.keys.pki_directory import Issued, PkiDirectory
 from fleetcount.keys.requests import MIN_BATCH, SHOWN_DIGITS, Request, listening_host, new_directory, read_request
 
-_PATH: Final = click.Path(path_type=Path)
 _CONFIG: Final = "aggregator.toml"
 _DIRECTORY: Final = click.option(
-    "--directory", type=_PATH, default=Path(), metavar="DIR", help="The operator's folder (this one)."
+    "--directory", type=PATH, default=Path(), metavar="DIR", help="The operator's folder (this one)."
 )
 _DEVICE_PORT: Final = 7411
 _TO_PEER_PORT: Final = 10
@@ -81,7 +80,7 @@ _DAYS: Final = 365
 @click.argument("name")
 @click.option("--host", required=True, metavar="HOST[:PORT]", help="Where all others reach it; port 7411 for devices.")
 @click.option("--peer-port", type=Count(1, 65_535), metavar="N", help="The port for other operators (PORT + 10).")
-@click.option("--output", type=_PATH, metavar="DIR", help="A new folder (NAME).")
+@click.option("--output", type=PATH, metavar="DIR", help="A new folder (NAME).")
 @click.option("--deployment", default="fleet", show_default=True, help="The same for all operators and devices.")
 @click.option("--operator", metavar="TEXT", help="Who runs it, as questions name it ('Operator of NAME').")
 @click.option("--broker", default="", metavar="HOST:PORT", help="The MQTT broker; without it no reports over MQTT.")
@@ -339,7 +338,7 @@ def _add(directory: Path, joining: Joining) -> None:
 
 
 @click.command("admit", cls=StrictCommand)
-@click.argument("requests", metavar="NAME.request...", nargs=-1, required=True, type=_PATH)
+@click.argument("requests", metavar="NAME.request...", nargs=-1, required=True, type=PATH)
 @_DIRECTORY
 @click.option("--days", type=Count(1, 3650), help="How long the certificates are valid (90 for a device, else 365).")
 @click.option("--yes", is_flag=True, help="Do not ask.")

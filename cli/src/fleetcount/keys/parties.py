@@ -8,13 +8,13 @@ from typing import Final
 
 import click
 from fleetcount_protocol.channel.certificates import Purpose
-from fleetcount_simulator.network.deployments import endpoint_of, hosts_of
+from fleetcount_simulator.network.deployments import endpoint_of, hosts_of, relay_toml
 from fleetcount_transport.toml_writing import toml_text
 
 from fleetcount.command.base import StrictCommand
 from fleetcount.command.numbers import Length
 from fleetcount.keys.descriptors import authorities_pem, host_and_port, read_operators
-from fleetcount.keys.party_files import reader_toml, relay_toml
+from fleetcount.keys.party_files import reader_toml
 from fleetcount.keys.requests import (
     DESCRIPTORS,
     HOST,

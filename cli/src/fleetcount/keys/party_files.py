@@ -43,29 +43,6 @@ def reader_toml(
     return toml_tables(comment, [("[reader]", rows), *map(trusted_table, aggregators)])
 
 
-def relay_toml(
-    aggregators: Sequence[Aggregator],
-    *,
-    listen: str,
-    ca_directory: str,
-    name: str = "relay",
-    more: Tables = (),
-    comment: str = f"The relay {TEST}",
-) -> str:
-    """Return a relay's configuration file, its key and certificate beside it, those of the authorities in a folder."""
-    tls = {
-        "certificate_file": toml_text(f"{name}.crt"),
-        "key_file": toml_text(f"{name}.key"),
-        "aggregator_ca_file": toml_text(f"{ca_directory}aggregators.crt"),
-        "device_ca_file": toml_text(f"{ca_directory}devices.crt"),
-    }
-    upstream = [
-        ("[[aggregators]]", {"id": toml_text(one.aggregator_id), "endpoint": toml_text(one.grpc_endpoint)})
-        for one in aggregators
-    ]
-    return toml_tables(comment, [("[relay]", {"listen": toml_text(listen)}), ("[tls]", tls), *more, *upstream])
-
-
 def device_toml(
     deployment: str,
     aggregators: Sequence[Aggregator],

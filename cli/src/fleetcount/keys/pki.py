@@ -18,16 +18,15 @@ from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 
 from fleetcount.command.base import StrictCommand
-from fleetcount.command.options import Count, write_file
+from fleetcount.command.options import PATH, Count, write_file
 from fleetcount.keys.descriptors import check_names
 from fleetcount.keys.pki_directory import Issued, PkiDirectory
 from fleetcount.keys.requests import make_request, read_request
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
-_PATH = click.Path(path_type=Path)
-_PKI = click.option("--pki", "root", required=True, type=_PATH, metavar="DIR", help="The enrolment directory.")
-_CSR = click.option("--csr", required=True, type=_PATH, metavar="FILE", help="The party's signing request.")
-_OUTPUT = click.option("--output", required=True, type=_PATH, metavar="FILE.crt", help="The new certificate's file.")
+_PKI = click.option("--pki", "root", required=True, type=PATH, metavar="DIR", help="The enrolment directory.")
+_CSR = click.option("--csr", required=True, type=PATH, metavar="FILE", help="The party's signing request.")
+_OUTPUT = click.option("--output", required=True, type=PATH, metavar="FILE.crt", help="The new certificate's file.")
 _NAME = click.option("--name", required=True, help="The party's name: a DNS name; an aggregator's id.")
 _HOST = click.option("--host", "hosts", multiple=True, required=True, help="Where it is reached; may be repeated.")
 _LIST_DAYS = click.option(
@@ -40,7 +39,7 @@ def _days(default: int) -> Callable[[_Command], _Command]:
 
 
 @click.command("init", cls=StrictCommand)
-@click.option("--output", required=True, type=_PATH, metavar="DIR", help="A new or empty directory.")
+@click.option("--output", required=True, type=PATH, metavar="DIR", help="A new or empty directory.")
 @click.option("--deployment", required=True, help="Name: a-z, 0-9 and '-', at most 32.")
 @click.option("--years", type=Count(1, 30), default=10, show_default=True, help="How long the authorities live.")
 @click.option("--valid-days", type=Count(1, 100), default=7, show_default=True, help="How long a deny list is good.")
@@ -62,7 +61,7 @@ def init(output: Path, deployment: str, years: int, valid_days: int) -> None:
 
 
 @click.command("request", cls=StrictCommand)
-@click.option("--output", required=True, type=_PATH, metavar="BASE", help="Writes BASE.key (mode 0600) and BASE.csr.")
+@click.option("--output", required=True, type=PATH, metavar="BASE", help="Writes BASE.key (mode 0600) and BASE.csr.")
 def request(output: Path) -> None:
     """Make a P-256 key and a request for a certificate. The key stays here, the request goes to the operator."""
     key_file, csr_file = (output.with_name(f"{output.name}.{end}") for end in ("key", "csr"))
@@ -169,8 +168,8 @@ def _say(output: Path, issued: Issued) -> None:
 
 @click.command("renew", cls=StrictCommand)
 @_PKI
-@click.option("--certificate", required=True, type=_PATH, metavar="FILE.crt", help="The party's present certificate.")
-@click.option("--csr", type=_PATH, metavar="FILE", help="A request for a new key; the old key is denied at once.")
+@click.option("--certificate", required=True, type=PATH, metavar="FILE.crt", help="The party's present certificate.")
+@click.option("--csr", type=PATH, metavar="FILE", help="A request for a new key; the old key is denied at once.")
 @_OUTPUT
 @_days(30)
 @_LIST_DAYS
@@ -196,7 +195,7 @@ def _certificate(path: Path) -> Any:
 
 @click.command("revoke", cls=StrictCommand)
 @_PKI
-@click.option("--certificate", type=_PATH, metavar="FILE.crt", help="The party's certificate.")
+@click.option("--certificate", type=PATH, metavar="FILE.crt", help="The party's certificate.")
 @click.option("--name", help="Or the party's name, as `pki list` shows it.")
 @_LIST_DAYS
 def revoke(root: Path, certificate: Path | None, name: str | None, valid_days: int | None) -> None:

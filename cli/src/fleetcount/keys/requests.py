@@ -26,7 +26,7 @@ from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import Digest, is_loopback
 
 from fleetcount.command.base import one_line
-from fleetcount.command.options import Count, check_output_directory, read_bytes, write_file
+from fleetcount.command.options import PATH, Count, check_output_directory, read_bytes, write_file
 
 MIN_BATCH: Final = click.option(
     "--min-batch",
@@ -37,10 +37,8 @@ MIN_BATCH: Final = click.option(
 )
 """The option of a party that says how few devices a question may count."""
 HOST: Final = click.option("--host", required=True, metavar="HOST[:PORT]", help="Where others reach it.")
-OUTPUT: Final = click.option("--output", type=click.Path(path_type=Path), metavar="DIR", help="A new folder (NAME).")
-DESCRIPTORS: Final = click.argument(
-    "descriptors", metavar="DESCRIPTOR...", nargs=-1, required=True, type=click.Path(path_type=Path)
-)
+OUTPUT: Final = click.option("--output", type=PATH, metavar="DIR", help="A new folder (NAME).")
+DESCRIPTORS: Final = click.argument("descriptors", metavar="DESCRIPTOR...", nargs=-1, required=True, type=PATH)
 """What every operator of the deployment handed out, the leader's first."""
 SHOWN_DIGITS: Final = 16
 """So many digits of a key's digest are shown to who asks and to who admits, for the two to compare."""

@@ -37,7 +37,7 @@ from fleetcount_protocol.window.signing import verify_ed25519
 
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, show, utc
 from fleetcount.command.numbers import EPSILON
-from fleetcount.command.options import read_bytes, write_file
+from fleetcount.command.options import PATH, read_bytes, write_file
 from fleetcount.keys.operator import CONFIG, Operator, operator_of
 from fleetcount.question.files import (
     check_name,
@@ -54,15 +54,14 @@ from fleetcount.question.spec import read_spec
 #
 # Reads a specification and writes files; it must not sign.
 
-_FILE = click.Path(path_type=Path)
 _WIDEST: Final = 100
 _SAMPLES: Final = ("window", "brakes", "month", "drill-down", "fault-codes")
 
 
 @click.command("create", cls=StrictCommand)
-@click.option("--spec", metavar="SPEC.toml", type=_FILE, help="What is asked, when, and the promise.")
+@click.option("--spec", metavar="SPEC.toml", type=PATH, help="What is asked, when, and the promise.")
 @click.option("--sample", type=OneOf(_SAMPLES), help="A ready one in its place, written beside --output as NAME.toml.")
-@click.option("--output", required=True, metavar="NAME.question", type=_FILE, help="The file to make.")
+@click.option("--output", required=True, metavar="NAME.question", type=PATH, help="The file to make.")
 @click.option("--epsilon", type=EPSILON, help="The loss of all that is published, in place of the file's.")
 @EXPLAIN
 def create(spec: Path | None, sample: str | None, output: Path, epsilon: Fraction | None, explain: bool) -> None:
@@ -187,7 +186,7 @@ def _shown_error(made: Question, devices: int) -> str:
 @click.command("show", cls=StrictCommand)
 @EXPLAIN
 @JSON
-@click.argument("path", metavar="NAME.question", type=_FILE)
+@click.argument("path", metavar="NAME.question", type=PATH)
 def show_question(path: Path, explain: bool, as_json: bool) -> None:
     """Show what the question asks and promises, in plain words first."""
     check_name(path)
@@ -214,7 +213,7 @@ def print_question(signed: SignedQuestion, explain: bool) -> None:
 @click.command("sign", cls=StrictCommand)
 @CONFIG
 @EXPLAIN
-@click.argument("path", metavar="NAME.question", type=click.Path(path_type=Path))
+@click.argument("path", metavar="NAME.question", type=PATH)
 def sign(config_path: Path, path: Path, explain: bool) -> None:
     """Show what the question asks and promises, check it against this aggregator's configuration, and sign it.
 
@@ -228,7 +227,7 @@ def sign(config_path: Path, path: Path, explain: bool) -> None:
 
 @click.command("submit", cls=StrictCommand)
 @CONFIG
-@click.argument("path", metavar="NAME.question", type=click.Path(path_type=Path))
+@click.argument("path", metavar="NAME.question", type=PATH)
 def submit(config_path: Path, path: Path) -> None:
     """Check all signatures and the seed, and put both files into the leader's question directory.
 

@@ -41,7 +41,7 @@ from fleetcount_protocol.window.domain import signals_text
 
 from fleetcount.command.base import RefusedByPolicyError, StrictCommand, utc
 from fleetcount.command.numbers import spans_text
-from fleetcount.command.options import parse_count, read_bytes, write_file
+from fleetcount.command.options import PATH, parse_count, read_bytes, write_file
 from fleetcount.keys.operator import CONFIG, Operator, operator_of
 from fleetcount.question.files import check_name, read_question
 
@@ -63,7 +63,7 @@ def _order_command(action: str, text: str) -> click.Command:
         metavar="WINDOW|TIME",
         help="A window's number, or a time in UTC (2026-12-01T08:00Z). Default: the next that can still be skipped.",
     )
-    @click.argument("path", metavar="NAME.question", type=click.Path(path_type=Path))
+    @click.argument("path", metavar="NAME.question", type=PATH)
     def order(config_path: Path, start: str | None, path: Path, yes: bool = False) -> None:
         check_name(path)
         asked, operator, kind = read_question(path).question, operator_of(config_path), OrderAction[action.upper()]

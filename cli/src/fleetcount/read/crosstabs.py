@@ -29,7 +29,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import ANY, Bins, Cross, ValueDomain
 
-from fleetcount.command.base import one_line
+from fleetcount.command.base import aligned
 from fleetcount.read.averages import opened_numbers
 
 ALL = "all"
@@ -185,23 +185,13 @@ def grid_lines(record: ReleaseRecord, width: int) -> list[str]:
     cells = [spans([counts.count({0: row, 1: one}) for one in range(1, columns + 1)]) for row in range(1, rows + 1)]
     body = [[label, *row, end] for label, row, end in zip(labels[0], cells, spans(counts.margin(0)), strict=True)]
     foot = [ALL, *spans(counts.margin(1)), *spans([counts.count({})])]
-    table = [["", *labels[1], ALL], *body, foot]
-    widths = [max(len(one_line(row[place])) for row in table) for place in range(columns + 2)]
-    if sum(widths) + 2 * (columns + 1) > width:
+    drawn = aligned([["", *labels[1], ALL], *body, foot])
+    if max(map(len, drawn)) > width:
         return []
-    drawn = (
-        "  ".join(
-            [
-                f"{one_line(row[0]):<{widths[0]}}",
-                *(f"{one_line(t):>{w}}" for t, w in zip(row[1:], widths[1:], strict=True)),
-            ]
-        )
-        for row in table
-    )
     head = (
         f"{counts.signals[0]} in rows, {counts.signals[1]} in columns; {level_text(record.level)} intervals, each alone"
     )
-    return [head, *(line.rstrip() for line in drawn)]
+    return [head, *drawn]
 
 
 def _spans(answers: Sequence[Answer]) -> list[str]:

@@ -14,17 +14,16 @@ from fleetcount_analysis import answers
 from fleetcount_analysis.answers import Answer, Chosen, append_parquet, joined_levels, write_csv, write_geojson
 from fleetcount_analysis.answers.export import columns_of, last_window
 from fleetcount_analysis.answers.smoothing import smoothed
-from fleetcount_analysis.interval_words import interval_text
+from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
 
 from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
 from fleetcount.command.numbers import QUANTILE, NumberRange, Several, parse_number, parse_spans, spans_text
-from fleetcount.command.options import Count, check_output_file, parse_count
+from fleetcount.command.options import PATH, Count, check_output_file, parse_count
 from fleetcount.read.records import by_reason
 from fleetcount.read.table import KeptTable, opened_in, place_note, places_of, read_table
 
-_FILE: Final = click.Path(path_type=Path)
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".geojson": "geojson", ".json": "geojson"}
 _MOST_ROWS: Final = 200
 Told = tuple[str, dict[str, Any] | None]
@@ -33,8 +32,8 @@ _STEP: Final = NumberRange(low=Fraction(0), high=Fraction(10**9), low_included=F
 
 
 @click.command("export", cls=StrictCommand)
-@click.option("--records", required=True, metavar="DIR", type=_FILE, help="What 'question release' has kept.")
-@click.option("--output", metavar="FILE", type=_FILE, help="The file to write.")
+@click.option("--records", required=True, metavar="DIR", type=PATH, help="What 'question release' has kept.")
+@click.option("--output", metavar="FILE", type=PATH, help="The file to write.")
 @click.option("--format", "kind", type=OneOf(["parquet", "csv", "geojson"]), help="Default: by FILE's ending.")
 @click.option("--windows", metavar="WINDOWS", help="Windows to ask about (3 or 0-23 or 1,5-9).")
 @click.option(
@@ -209,7 +208,7 @@ def _averages(kept: KeptTable, quantiles: Sequence[Fraction], windows: str | Non
 def _said(answer: Answer) -> str:
     assumed = f", if {answer.assumes}" if answer.assumes else ""
     ends = interval_text(answer.estimate, answer.low, answer.high)
-    return f"{answer.estimate:,.1f}, {_percent(answer)} interval {ends}{assumed}"
+    return f"{answer.estimate:,.1f}, {level_text(answer.level)} interval {ends}{assumed}"
 
 
 def _row(answer: Answer) -> dict[str, Any]:
@@ -224,13 +223,9 @@ def _row(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _percent(answer: Answer) -> str:
-    return f"{float(answer.level * 100):g} %"
-
-
 def _list(head: str, found: Sequence[Chosen]) -> Iterator[Told]:
     first = found[0].answer
-    yield f"{head}; the {first.together} intervals hold together with {_percent(first)}", None
+    yield f"{head}; the {first.together} intervals hold together with {level_text(first.level)}", None
     for place, one in enumerate(found):
         answer = one.answer
         where = f"window {one.window}, cell {one.cell} ({one.label})"
@@ -242,10 +237,8 @@ def _list(head: str, found: Sequence[Chosen]) -> Iterator[Told]:
 
 
 def _readable(kept: KeptTable, windows: frozenset[int]) -> Iterator[Told]:
-    yield (
-        f"readable numbers: at least 0 and whole, for people, not for sums; intervals of {_level(kept)}, each alone",
-        None,
-    )
+    level = level_text(kept.table.level)
+    yield f"readable numbers: at least 0 and whole, for people, not for sums; intervals of {level}, each alone", None
     columns = {name: values.tolist() for name, values in columns_of(kept.table, kept.participants).items()}
     rows = [row for row, window in enumerate(columns["window_index"]) if window in windows]
     for number, row in enumerate(rows):
@@ -271,7 +264,10 @@ def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
     zooms = "the cells and the total" if sides == 1 else f"all {sides} zooms{' and the total' * total}"
     if design.levels.margins:
         zooms = f"the cells, the margins{' and the total' * total}"
-    yield f"counts of {zooms} that add up; intervals of {_level(kept)}, each alone; and the raw numbers", None
+    yield (
+        f"counts of {zooms} that add up; intervals of {level_text(kept.table.level)}, each alone; and the raw numbers",
+        None,
+    )
     label = kept.question.first_window.label
     for row in kept.table.rows(_windows(kept, windows, [kept.last])):
         found, starts = joined_levels(design, kept.opened[row], kept.table.level), design.levels.starts()
@@ -306,14 +302,10 @@ def _smooth(kept: KeptTable, text: str) -> Iterator[Told]:
     for row, (window, value, spread) in enumerate(rows):
         low, high = int(table.low[row, cell - 1]), int(table.high[row, cell - 1])
         released = table.estimates[row, cell - 1]
-        raw = f"released {released:,.1f}, {_level(kept)} interval {interval_text(released, low, high)}"
+        raw = f"released {released:,.1f}, {level_text(kept.table.level)} interval {interval_text(released, low, high)}"
         ends = {"estimate": float(released), "low": low, "high": high}
         known = {"question": "smooth", "cell": cell, "window": window, "smoothed": value, "standard_error": spread}
         yield f"window {window}: smoothed {value:,.1f}, standard error {spread:,.1f}; {raw}", known | ends
-
-
-def _level(kept: KeptTable) -> str:
-    return f"{float(kept.table.level * 100):g} %"
 
 
 def _pair(text: str, kept: KeptTable) -> tuple[int, int]:

@@ -23,7 +23,7 @@ from fleetcount_analysis.answers.drill_down import (
 )
 from fleetcount_analysis.answers.levels import one_level
 from fleetcount_analysis.csv_texts import csv_table
-from fleetcount_analysis.interval_words import interval_text
+from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.release.record import ReleaseRecord
@@ -31,11 +31,10 @@ from fleetcount_protocol.window.codes import Codes
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 
 from fleetcount.command.base import JSON, StrictCommand, show
-from fleetcount.command.options import check_output_file, write_file
+from fleetcount.command.options import PATH, check_output_file, write_file
 from fleetcount.read.records import Chain, kept_records, question_of_records
 from fleetcount.read.report import TOLD
 
-_FILE: Final = click.Path(path_type=Path)
 _MOST_ROWS: Final = 200
 _COLUMNS: Final = ("walk", "bits", "smallest_place", "shown", "estimate", "low", "high")
 _CODE_COLUMNS: Final = ("walk", "bits", "code", "shown", "told", "told_low", "told_high")
@@ -73,8 +72,8 @@ class Walked:
 
 
 @click.command("places", cls=StrictCommand)
-@click.option("--records", "directory", required=True, metavar="DIR", type=_FILE, help="What `question release` wrote.")
-@click.option("--output", metavar="FILE.csv", type=_FILE, help="All that was found and all cells left out.")
+@click.option("--records", "directory", required=True, metavar="DIR", type=PATH, help="What `question release` wrote.")
+@click.option("--output", metavar="FILE.csv", type=PATH, help="All that was found and all cells left out.")
 @JSON
 def places(directory: Path, output: Path | None, as_json: bool) -> None:
     """Say which places or codes each walk of a drill-down found, and how many devices may be in those it left out.
@@ -185,7 +184,7 @@ def _walked(walk: DrillDown, number: int, steps: Sequence[WalkStep], codes: Code
 
 def walk_lines(one: Walked, walk: DrillDown, level: Fraction) -> Iterator[str]:
     """Yield a walk in words: what it found with intervals, the bound of what was left out, what is false or missed."""
-    share = f"{float(level) * 100:g} %"
+    share = level_text(level)
     if not one.finished:
         yield f"walk {one.number}: {one.steps} of {len(walk.levels)} steps have a record; no {one.noun} is found yet"
     else:
@@ -217,7 +216,7 @@ def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
         bounded = "place has" if one.codes is None else "code was told by"
         which = "left out: no other" if one.finished else "left out so far: no such"
         yield (
-            f"  {which} {bounded} more than {most:,} ({float(level) * 100:g} % for each step, at least"
+            f"  {which} {bounded} more than {most:,} ({level_text(level)} for each step, at least"
             f" {max(0.0, 100 - one.steps * (100 - float(level) * 100)):g} % for all), unless an aggregator added to its"
             f" share what is no device's: by that it steers which {one.noun}s a walk leaves out"
         )

@@ -146,10 +146,7 @@ def trusted_in(path: Path) -> Iterator[TrustedAggregator]:
     """
     content = read_toml(path)
     if content.has("signing_public_key"):
-        one = read_descriptor(path)
-        yield TrustedAggregator(
-            aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-        )
+        yield TrustedAggregator.of(read_descriptor(path))
     elif content.has("aggregators") and not content.has("device"):
         yield from read_trusted(path)
     else:

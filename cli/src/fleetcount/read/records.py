@@ -217,9 +217,7 @@ def _described(directory: Path, question: Question) -> dict[AggregatorId, Truste
     files = sorted(directory.glob("*.succession"), key=lambda path: read_succession(path).succession.not_before)
     return {
         one.aggregator_id: succeeded(
-            TrustedAggregator(
-                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-            ),
+            TrustedAggregator.of(one),
             [path for path in files if read_succession(path).succession.aggregator_id == one.aggregator_id],
         )
         for one in question.aggregators

@@ -40,7 +40,7 @@ from fleetcount.command.base import (
     utc,
 )
 from fleetcount.command.numbers import spans_text
-from fleetcount.command.options import Count, check_output_directory, read_text, staged_directory
+from fleetcount.command.options import PATH, Count, check_output_directory, config_option, read_text, staged_directory
 from fleetcount.question.files import read_question
 from fleetcount.read.asking import WindowReader
 from fleetcount.read.readers import Reader, read_reader, trusted_in
@@ -59,20 +59,16 @@ from fleetcount.read.report import checked_record, release_json, statement_lines
 #
 # It reads files and prints names; it asks no aggregator.
 
-_VERIFY_FILE = click.Path(path_type=Path)
-
 
 @click.command(cls=StrictCommand)
-@click.argument("release", type=_VERIFY_FILE, metavar="RELEASE.json")
+@click.argument("release", type=PATH, metavar="RELEASE.json")
 @click.option(
     "--config",
-    type=_VERIFY_FILE,
+    type=PATH,
     metavar="FILE",
     help="Of an analyst, device or aggregator, or a TOML file of [[aggregators]]: whom you trust.",
 )
-@click.option(
-    "--succession", "files", multiple=True, type=_VERIFY_FILE, metavar="FILE", help="A key's successor; in order."
-)
+@click.option("--succession", "files", multiple=True, type=PATH, metavar="FILE", help="A key's successor; in order.")
 @JSON
 def verify(release: Path, config: Path | None, files: tuple[Path, ...], as_json: bool) -> None:
     """Check the signatures of every aggregator under a release.
@@ -85,12 +81,7 @@ def verify(release: Path, config: Path | None, files: tuple[Path, ...], as_json:
     """
     record, signatures = record_from_json(read_text(release))
     if config is None:
-        trusted = {
-            one.aggregator_id: TrustedAggregator(
-                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-            )
-            for one in record.window.aggregators
-        }
+        trusted = {one.aggregator_id: TrustedAggregator.of(one) for one in record.window.aggregators}
     else:
         trusted = {one.aggregator_id: one for one in trusted_in(config)}
     for path in files:
@@ -111,9 +102,8 @@ def verify(release: Path, config: Path | None, files: tuple[Path, ...], as_json:
     show(found, [line], as_json=as_json)
 
 
-_FILE: Final = click.Path(path_type=Path)
 _QUESTION: Final = click.option(
-    "--question", "path", required=True, metavar="NAME.question", type=_FILE, help="The question's file."
+    "--question", "path", required=True, metavar="NAME.question", type=PATH, help="The question's file."
 )
 _LOOK_S: Final = 1.0
 _DONE: Final = ("released", "aborted")
@@ -121,15 +111,10 @@ _DONE: Final = ("released", "aborted")
 
 @click.command("status", cls=StrictCommand)
 @_QUESTION
-@click.option(
-    "--config",
-    "config_path",
-    required=True,
-    metavar="FILE.toml",
-    type=_FILE,
-    help="Who asks: an operator's configuration, an analyst's (keys init writes one) or a device's.",
+@config_option(
+    "Who asks: an operator's configuration, an analyst's (keys init writes one) or a device's.", "config_path"
 )
-@click.option("--records", metavar="DIR", type=_FILE, help="What 'release' has kept of many windows: not asked again.")
+@click.option("--records", metavar="DIR", type=PATH, help="What 'release' has kept of many windows: not asked again.")
 @click.option(
     "--window",
     "index",
@@ -168,15 +153,10 @@ def status(path: Path, config_path: Path, records: Path | None, index: int | Non
 
 @click.command("release", cls=StrictCommand)
 @_QUESTION
-@click.option(
-    "--config",
-    "config_path",
-    required=True,
-    metavar="READER.toml",
-    type=_FILE,
-    help="Who asks: an analyst's configuration (keys init writes one) or a device's.",
+@config_option(
+    "Who asks: an analyst's configuration (keys init writes one) or a device's.", "config_path", metavar="READER.toml"
 )
-@click.option("--output", required=True, metavar="DIR", type=_FILE, help="Where release.json or the records go.")
+@click.option("--output", required=True, metavar="DIR", type=PATH, help="Where release.json or the records go.")
 @click.option(
     "--wait", "wait_s", type=Count(0, 366 * 86_400), default=0, show_default=True, help="Go on for so many seconds."
 )

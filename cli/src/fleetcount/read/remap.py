@@ -14,6 +14,7 @@ import click
 import numpy as np
 from fleetcount_analysis.channels import noise_size
 from fleetcount_analysis.csv_texts import csv_table
+from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.remap import LOSSES, Loss, Remap, one_sided_remap, response_remap, sampling_remap
 from fleetcount_mechanisms.design import Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
@@ -22,11 +23,11 @@ from fleetcount_protocol.release.record import Cell, ReleaseRecord, verify_recor
 from fleetcount_protocol.release.record_json import decimal_text, record_from_json
 from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
-from fleetcount.command.base import JSON, StrictCommand, one_line, show
+from fleetcount.command.base import JSON, StrictCommand, aligned, one_line, show
 from fleetcount.command.numbers import NumberRange, parse_number
-from fleetcount.command.options import check_output_file, parse_count, read_text, write_file
+from fleetcount.command.options import PATH, check_output_file, parse_count, read_text, write_file
+from fleetcount.read.report import WIDEST_NAME
 
-_FILE = click.Path(path_type=Path)
 _LARGEST_COUNT: Final = 100_000
 _LARGEST_FILE: Final = 16 * 2**20
 _MOST_ROWS: Final = 200
@@ -38,15 +39,15 @@ _SUM_SLACK: Final = Fraction(1, 10**9)
 
 
 @click.command(cls=StrictCommand)
-@click.option("--release", required=True, metavar="RELEASE.json", type=_FILE, help="The signed record.")
-@click.option("--prior", required=True, metavar="PRIOR.csv", type=_FILE, help="What you believed before, see above.")
+@click.option("--release", required=True, metavar="RELEASE.json", type=PATH, help="The signed record.")
+@click.option("--prior", required=True, metavar="PRIOR.csv", type=PATH, help="What you believed before, see above.")
 @click.option(
     "--loss",
     required=True,
     metavar="absolute|squared|zero-one|FILE",
     help="What a wrong answer costs; FILE.csv holds loss[count][answer], n+1 lines of n+1 numbers.",
 )
-@click.option("--output", metavar="FILE.csv", type=_FILE, help="Write the table there as well.")
+@click.option("--output", metavar="FILE.csv", type=PATH, help="Write the table there as well.")
 @JSON
 def remap(release: Path, prior: Path, loss: str, output: Path | None, as_json: bool) -> None:
     """Read every cell of a release as its best answer under your own prior and loss.
@@ -194,17 +195,11 @@ def _csv(rows: Sequence[tuple[str, str, str, str, str]]) -> str:
 
 
 def _lines(record: ReleaseRecord, expected: float, rows: Sequence[tuple[str, str, str, str, str]]) -> list[str]:
-    level = f"{float(record.level * 100):g} % interval"
+    level = f"{level_text(record.level)} interval"
     shown = rows[:_MOST_ROWS]
     table = [(row[0], row[1], row[2], f"{row[3]} to {row[4]}") for row in shown]
     head = ("cell", "your answer", "raw estimate", level)
-    widths = [max(len(row[column]) for row in [head, *table]) for column in range(4)]
-    widths[0] = min(widths[0], 48)
-    lines = []
-    for row in [head, *table]:
-        label = one_line(row[0])[: widths[0]]
-        numbers = "  ".join(f"{part:>{width}}" for part, width in zip(row[1:], widths[1:], strict=True))
-        lines.append(f"{label:<{widths[0]}}  {numbers}")
+    lines = aligned([head, *table], most=WIDEST_NAME)
     if len(rows) > len(shown):
         lines.append(f"... and {len(rows) - len(shown)} more cells (--output writes all)")
     lines.append("")

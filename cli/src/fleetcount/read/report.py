@@ -21,13 +21,14 @@ from fleetcount_protocol.window.domain import Cross, Prefixes
 from fleetcount_protocol.window.signing import TrustedAggregator
 from fleetcount_protocol.window.window import Window
 
-from fleetcount.command.base import RefusedByPolicyError, one_line
+from fleetcount.command.base import RefusedByPolicyError, aligned
 from fleetcount.command.statements import privacy_lines, statement_json
 
 if TYPE_CHECKING:
     from fleetcount.read.averages import OpenedNumbers
 
 MOST_ROWS: Final = 200
+WIDEST_NAME: Final = 48
 TOLD: Final = "vehicles that told this code"
 """What numbers of codes count: a vehicle with several codes tells one of them."""
 TOLD_IT: Final = "vehicles that told it"
@@ -116,9 +117,7 @@ def table_lines(record: ReleaseRecord, truths: Sequence[int] | None = None) -> l
         largest = sorted(range(len(rows)), key=lambda i: record.cells[places[i]].estimate, reverse=True)[:MOST_ROWS]
         left_out = len(rows) - MOST_ROWS
         rows = [rows[i] for i in sorted(largest)]
-    widths = [max(len(row[i]) for row in [head, *rows]) for i in range(len(head))]
-    widths[0] = min(widths[0], 48)
-    lines = [_row(row, widths) for row in [head, *rows]]
+    lines = aligned([head, *rows], most=WIDEST_NAME)
     if left_out:
         lines.append(f"... and {left_out} smaller ones in the files")
     if any(BELOW_NOISE in row for row in rows):
@@ -251,13 +250,6 @@ def _table_row(
     about = (f"{counts[place]:,}",) if counts else ()
     raw = decimal_text(cell.estimate, 1)
     return *known, *about, raw, *(() if side is None else (side.value,)), *((str(truths[place]),) if truths else ())
-
-
-def _row(row: tuple[str, ...], widths: Sequence[int]) -> str:
-    label = one_line(row[0])
-    label = label if len(label) <= widths[0] else label[: widths[0] - 1] + "…"
-    numbers = (f"{part:>{width}}" for part, width in zip(row[1:], widths[1:], strict=True))
-    return f"{label:<{widths[0]}}  {'  '.join(numbers)}".rstrip()
 
 
 def statement_lines(record: ReleaseRecord, *, explain: bool = False) -> list[str]:

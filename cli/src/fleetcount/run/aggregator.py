@@ -36,19 +36,14 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.logs import configure
 
 from fleetcount.command.base import JSON, CannotReachError, CheckFailedError, StrictCommand, show, utc
+from fleetcount.command.options import PATH, config_option
 from fleetcount.run.health import waits_here
 
 # `fleetcount aggregator status`, `windows`, `check`, `backup`, ...: what an aggregator's store holds, and care for it.
 #
 # Reads the store of this machine, whether the aggregator runs or not; starts nothing.
 
-CONFIG = click.option(
-    "--config",
-    required=True,
-    metavar="FILE.toml",
-    type=click.Path(path_type=Path),
-    help="The aggregator's file.",
-)
+CONFIG = config_option("The aggregator's file.")
 
 
 def _loaded(config: Path) -> AggregatorConfig:
@@ -225,7 +220,7 @@ def check(config: Path, as_json: bool) -> None:
 
 @click.command("backup", cls=StrictCommand)
 @CONFIG
-@click.option("--output", required=True, metavar="FILE", type=click.Path(path_type=Path), help="A new file.")
+@click.option("--output", required=True, metavar="FILE", type=PATH, help="A new file.")
 @click.option("--with-keys", is_flag=True, help="Put the store key and the signing key into it. Guard it like them.")
 def backup(config: Path, output: Path, with_keys: bool) -> None:
     """Write what must not be forgotten into one file, while the aggregator runs or not.
@@ -270,7 +265,7 @@ def _terminable() -> Generator[None]:
 
 @click.command("restore", cls=StrictCommand)
 @CONFIG
-@click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
+@click.argument("file", metavar="FILE", type=PATH)
 def restore(config: Path, file: Path) -> None:
     """Put a backup in the place of a store that is gone. Refused where a store is: move that away first.
 
@@ -307,7 +302,7 @@ def migrate(config: Path) -> None:
     "source",
     required=True,
     metavar="FILE.toml",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="The aggregator's file as it is: its store is what moves.",
 )
 @click.option(
@@ -315,7 +310,7 @@ def migrate(config: Path) -> None:
     "target",
     required=True,
     metavar="FILE.toml",
-    type=click.Path(path_type=Path),
+    type=PATH,
     help="Its file as it will be, with another [store] url or state_directory; that place is empty.",
 )
 def move_store(source: Path, target: Path) -> None:

@@ -14,20 +14,14 @@ from fleetcount_site.console.server import serve
 from fleetcount_site.console.state import AskPage, StateReader
 
 from fleetcount.command.base import StrictCommand
-from fleetcount.command.options import Count
+from fleetcount.command.options import Count, config_option
 from fleetcount.run.health import ask_bytes
 
 _PORT: Final = 8_001
 
 
 @click.command("console", cls=StrictCommand)
-@click.option(
-    "--config",
-    required=True,
-    metavar="FILE.toml",
-    type=click.Path(path_type=Path),
-    help="The aggregator's file.",
-)
+@config_option("The aggregator's file.")
 @click.option("--port", type=Count(0, 65_535), default=_PORT, show_default=True, help="0 takes a free one.")
 def console(config: Path, port: int) -> None:
     """Serve a page for an aggregator's operator on this machine's loopback address, until Ctrl-C.

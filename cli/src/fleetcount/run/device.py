@@ -44,14 +44,13 @@ from fleetcount.command.base import (
     one_line,
     show,
 )
+from fleetcount.command.options import config_option
 
 # `fleetcount device ledger` and `spool`: let a device's owner read what was answered, spent and refused.
 #
 # Prints no truth, no coin and no key. Loads no cryptography.
 
-CONFIG = click.option(
-    "--config", "config", required=True, metavar="FILE.toml", type=click.Path(path_type=Path), help="The device's file."
-)
+CONFIG = config_option("The device's file.")
 _LAST_TIME: Final = 253_402_300_799
 _NOT_TAKEN: Final = ": an aggregator does not take this certificate: it is denied there, or ends before the window does"
 _LONGEST_END_S: Final = 5.0

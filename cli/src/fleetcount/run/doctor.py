@@ -35,6 +35,7 @@ from fleetcount_protocol.question.question import Question
 from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.command.base import CheckFailedError, StrictCommand, one_line
+from fleetcount.command.options import config_option
 from fleetcount.command.progress import duration_text
 from fleetcount.read.asking import why_refused
 from fleetcount.read.readers import Reader, read_reader
@@ -53,7 +54,9 @@ from fleetcount.run.doctor_checks import (
     check_running,
     check_signal,
     check_versions,
+    failed,
     guarded,
+    note,
     ok,
 )
 
@@ -75,7 +78,7 @@ async def examine_aggregator(path: Path) -> list[Finding]:
     )
     if not config.peers:
         text = "none: aggregators count together, `fleetcount operator join` adds another"
-        findings.append(Finding(what="peers", severity=Severity.FAILED, text=text))
+        findings.append(failed("peers", text))
     if config.mqtt is not None:
         findings += await _check_broker(config, config.mqtt, time.time())
     return findings + check_running(config.metrics)
@@ -121,7 +124,7 @@ def _signing_key(config: AggregatorConfig) -> Finding:
     shown = base64.b64encode(public).decode()
     twin = [peer.id for peer in config.peers if peer.signing_public_key == public]
     if twin:
-        return Finding(what="signing key", severity=Severity.FAILED, text=f"peer {twin[0]!r} has the same key")
+        return failed("signing key", f"peer {twin[0]!r} has the same key")
     return ok("signing key", f"public {shown}: the descriptor and every peer's [[peers]] must say the same")
 
 
@@ -133,7 +136,7 @@ def _sealing_keys(config: AggregatorConfig) -> Finding:
 def _store_key(config: AggregatorConfig) -> Finding:
     if config.keys.store_key_file is None:
         text = "follows from the signing key, which cannot be replaced as long as it does (fleetcount keys store)"
-        return Finding(what="store key", severity=Severity.NOTE, text=text)
+        return note("store key", text)
     load_store_key(config.keys.store_key_file)
     return ok("store key", "the store has a key of its own")
 
@@ -174,7 +177,7 @@ async def _peer(path: Path, name: str, endpoint: str, largest_skew_s: float) -> 
     if skew is not None and skew.certain_s > largest_skew_s:
         problem = problem or f"its clock is {skew}, allowed: {largest_skew_s:g} s ([limits] largest_skew_s)"
     if problem:
-        return Finding(what=what, severity=Severity.FAILED, text=f"{endpoint}: {problem}")
+        return failed(what, f"{endpoint}: {problem}")
     clock = "" if skew is None else f"; its clock is {skew}"
     return ok(what, f"{endpoint} answers with its certificate{clock}")
 
@@ -195,17 +198,17 @@ def _certificate(config: AggregatorConfig, table: MqttTable, slot: int, now: flo
     certificate, key = table.credential(slot)
     what = f"certificate of slot {slot}"
     if certificate is None or key is None:
-        return Finding(what=what, severity=Severity.FAILED, text="mqtt.key_file is missing")
+        return failed(what, "mqtt.key_file is missing")
     missing = [str(one) for one in (certificate, key) if not one.is_file()]
     if missing:
         text = f"{' and '.join(missing)} missing; made by `fleetcount pki request` and `fleetcount pki slot`"
-        return Finding(what=what, severity=Severity.FAILED, text=text)
+        return failed(what, text)
 
     def check() -> Finding:
         found, wanted = certified_name(load_certificate(certificate)), slot_name(config.aggregator.id, slot)
         if found != wanted:
             text = f"{certificate.name} names {found!r}, needed: {wanted!r}, by which the broker's rules know the slot"
-            return Finding(what=what, severity=Severity.FAILED, text=text)
+            return failed(what, text)
         authorities = load_authorities(config.tls.aggregator_ca_file)
         return check_certificate(certificate, key, authorities, Purpose.AGGREGATOR, now)
 
@@ -226,14 +229,7 @@ def _slots(config: AggregatorConfig, table: MqttTable) -> Finding:
 
 
 @click.command(cls=StrictCommand)
-@click.option(
-    "--config",
-    "path",
-    required=True,
-    metavar="FILE.toml",
-    type=click.Path(path_type=Path),
-    help="An aggregator's, a relay's, a device's or an analyst's configuration.",
-)
+@config_option("An aggregator's, a relay's, a device's or an analyst's configuration.", "path")
 @click.option("--json", "as_json", is_flag=True, help="For programs: a JSON list with what, severity and text.")
 def doctor(path: Path, as_json: bool) -> None:
     """Check a configuration file and everything it names.
@@ -273,7 +269,7 @@ async def _examine(path: Path) -> list[Finding]:
                 f"{path} has none of [aggregator], [relay], [device], [reader]; it is no configuration of fleetcount"
             )
     except UsageError as error:
-        findings = [Finding(what="configuration", severity=Severity.FAILED, text=str(error))]
+        findings = [failed("configuration", str(error))]
     return [check_versions(), *findings]
 
 
@@ -325,7 +321,7 @@ def _wait(settings: DeviceSettings, now: float) -> Finding:
     text = wait_of(settings, certificate, now)
     if not text:
         return ok("new ledger", "waits for nothing any more")
-    return Finding(what="new ledger", severity=Severity.NOTE, text=text)
+    return note("new ledger", text)
 
 
 async def _offer(settings: DeviceSettings) -> tuple[Finding, tuple[Question, ...]]:
@@ -334,7 +330,7 @@ async def _offer(settings: DeviceSettings) -> tuple[Finding, tuple[Question, ...
     try:
         offers = await transport.list_questions()
     except FleetcountError as error:
-        return Finding(what="aggregators", severity=Severity.FAILED, text=str(error)), ()
+        return failed("aggregators", str(error)), ()
     finally:
         await transport.close()
     questions = {offer.signed.question.question_id: offer.signed.question for offer in offers}
@@ -352,7 +348,7 @@ def judge_offers(offers: Sequence[QuestionOffer], now: float) -> Finding:
         if (late_s := now - question.schedule.end) > LARGEST_LEAD_S:
             text = f"{question.name!r} is on offer, and by this clock it was over {duration_text(late_s)} ago"
             hint = "this clock is ahead, or the aggregators have stopped"
-            return Finding(what="aggregators", severity=Severity.FAILED, text=f"{text}: {hint}")
+            return failed("aggregators", f"{text}: {hint}")
     return ok("aggregators", f"{len(ends)} questions on offer")
 
 
@@ -376,11 +372,11 @@ async def _asked(reader: Reader, aggregator: AggregatorId, endpoint: str) -> Fin
     """Ask an aggregator as the analyst will, over TLS in both directions."""
     what = f"aggregator {aggregator}"
     if not endpoint:
-        return Finding(what=what, severity=Severity.NOTE, text="not asked: the file has no grpc_endpoint of it")
+        return note(what, "not asked: the file has no grpc_endpoint of it")
     try:
         problem = await why_refused(reader, aggregator, endpoint)
     except FleetcountError as error:
         problem = str(error)
     if problem:
-        return Finding(what=what, severity=Severity.FAILED, text=f"{endpoint}: {problem}")
+        return failed(what, f"{endpoint}: {problem}")
     return ok(what, f"{endpoint} answers this certificate")

@@ -66,12 +66,22 @@ def ok(what: str, text: str) -> Finding:
     return Finding(what=what, severity=Severity.OK, text=text)
 
 
+def note(what: str, text: str) -> Finding:
+    """Return what the operator should know, though it works."""
+    return Finding(what=what, severity=Severity.NOTE, text=text)
+
+
+def failed(what: str, text: str) -> Finding:
+    """Return what does not work."""
+    return Finding(what=what, severity=Severity.FAILED, text=text)
+
+
 def guarded(what: str, check: Callable[[], Finding]) -> Finding:
     """Run a check; an error of ours or of the system is a failed finding with its message."""
     try:
         return check()
     except (FleetcountError, OSError) as error:
-        return Finding(what=what, severity=Severity.FAILED, text=str(error))
+        return failed(what, str(error))
 
 
 def check_versions() -> Finding:
@@ -83,7 +93,7 @@ def check_versions() -> Finding:
             parts.append(f"{name} {version(name)}")
         except PackageNotFoundError:
             parts.append(f"{name} not installed")
-    return Finding(what="versions", severity=Severity.OK, text=", ".join(parts))
+    return ok("versions", ", ".join(parts))
 
 
 def check_certificate(
@@ -97,13 +107,11 @@ def check_certificate(
     what = f"certificate {certificate_file.name}"
     certificate, key = load_certificate(certificate_file), load_private_key(key_file)
     if certificate.public_key() != key.public_key():
-        return Finding(what=what, severity=Severity.FAILED, text=f"{key_file} is not its key")
+        return failed(what, f"{key_file} is not its key")
     if authorities:
         verify_chain(certificate, authorities, now, purpose)
     if (found := purpose_of(certificate)) is not purpose:
-        return Finding(
-            what=what, severity=Severity.FAILED, text=f"is for the purpose {found.label}, not {purpose.label}"
-        )
+        return failed(what, f"is for the purpose {found.label}, not {purpose.label}")
     fine = "chain and key fit" if authorities else "key fits"
     return _expiry(what, certificate, now, f"{fine}, purpose {purpose.label}")
 
@@ -123,9 +131,7 @@ def _expiry(what: str, certificate: x509.Certificate, now: float, fine: str) -> 
     moment = datetime.fromtimestamp(now, UTC)
     starts, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not starts <= moment <= ends:
-        return Finding(
-            what=what, severity=Severity.FAILED, text=f"valid from {starts:%Y-%m-%d} to {ends:%Y-%m-%d} only"
-        )
+        return failed(what, f"valid from {starts:%Y-%m-%d} to {ends:%Y-%m-%d} only")
     left = ends - moment
     severity = Severity.NOTE if left < min(EXPIRY_WARNING, (ends - starts) / 3) else Severity.OK
     return Finding(what=what, severity=severity, text=f"{fine}, {left.days} days left")
@@ -139,13 +145,13 @@ def check_deny_list(source: DenySource | None, authority_file: Path, now: float)
     """
     what = "deny list"
     if source is None:
-        return Finding(what=what, severity=Severity.NOTE, text="none: a certificate is good until it ends")
+        return note(what, "none: a certificate is good until it ends")
     signed = decode_signed_deny_list(source.read())
     verify_deny_list(signed, load_authorities(authority_file))
     found = signed.deny_list
     text = f"number {found.number}, {len(found.keys)} keys, signed {_ago(now - found.issued_at)} ago"
     if now >= found.expires:
-        return Finding(what=what, severity=Severity.FAILED, text=f"{text}, ended: no party is served until the next")
+        return failed(what, f"{text}, ended: no party is served until the next")
     severity = Severity.NOTE if found.expires - now < (found.expires - found.issued_at) / 3 else Severity.OK
     return Finding(what=what, severity=severity, text=f"{text}, {_ago(found.expires - now)} left")
 
@@ -159,8 +165,8 @@ def check_modes(private: Iterable[Path], directories: Iterable[Path]) -> Finding
     wrong = [f"{path} has mode {_mode(path):04o}, not 0600" for path in private if _mode(path) & 0o077]
     wrong += [f"{path} has mode {_mode(path):04o}, not 0700" for path in directories if _mode(path) & 0o022]
     if wrong:
-        return Finding(what="file modes", severity=Severity.FAILED, text="; ".join(wrong))
-    return Finding(what="file modes", severity=Severity.OK, text="private files are private")
+        return failed("file modes", "; ".join(wrong))
+    return ok("file modes", "private files are private")
 
 
 def _mode(path: Path) -> int:
@@ -174,7 +180,7 @@ def check_disk(directory: Path) -> Finding:
     text = f"{free / 2**30:.1f} GiB free at {place}"
     if free < LEAST_FREE_BYTES or not os.access(place, os.W_OK):
         why = text if free < LEAST_FREE_BYTES else f"{place} cannot be written to"
-        return Finding(what="disk", severity=Severity.FAILED, text=why)
+        return failed("disk", why)
     return Finding(what="disk", severity=Severity.OK if free >= WISHED_FREE_BYTES else Severity.NOTE, text=text)
 
 
@@ -184,13 +190,11 @@ def check_clock(now: float, certificates: Sequence[Path]) -> Finding:
     latest = max((load_certificate(path).not_valid_before_utc for path in certificates), default=moment)
     text = f"{moment:%Y-%m-%dT%H:%M:%SZ}"
     if moment < latest:
-        return Finding(
-            what="clock", severity=Severity.FAILED, text=f"{text} is before the certificate's beginning, {latest}"
-        )
+        return failed("clock", f"{text} is before the certificate's beginning, {latest}")
     synchronised = _kernel_synchronised()
     if synchronised is False:
-        return Finding(what="clock", severity=Severity.NOTE, text=f"{text}; the kernel says it is not synchronised")
-    return Finding(what="clock", severity=Severity.OK, text=text)
+        return note("clock", f"{text}; the kernel says it is not synchronised")
+    return ok("clock", text)
 
 
 def _kernel_synchronised() -> bool | None:
@@ -214,7 +218,7 @@ async def check_port(what: str, endpoint: str, *, needed: bool = True) -> Findin
         reason = getattr(error, "strerror", None) or type(error).__name__
         severity = Severity.FAILED if needed else Severity.NOTE
         return Finding(what=what, severity=severity, text=f"{endpoint}: {str(reason).lower()}")
-    return Finding(what=what, severity=Severity.OK, text=f"{endpoint} listens")
+    return ok(what, f"{endpoint} listens")
 
 
 def check_running(metrics: MetricsTable | None) -> list[Finding]:
@@ -223,11 +227,7 @@ def check_running(metrics: MetricsTable | None) -> list[Finding]:
     if page is None:
         return []
     wrong = [f"{one['name']}: {one['reason']}" for one in page["checks"] if not one["ok"]]
-    return [
-        Finding(what="running server", severity=Severity.FAILED, text="; ".join(wrong))
-        if wrong
-        else ok("running server", "says that it is ready")
-    ]
+    return [failed("running server", "; ".join(wrong)) if wrong else ok("running server", "says that it is ready")]
 
 
 async def check_signal(signals: Mapping[str, SignalSource], path: str, questions: Iterable[Question]) -> Finding:
@@ -243,9 +243,9 @@ async def check_signal(signals: Mapping[str, SignalSource], path: str, questions
     told = [f"never answers {name!r}: {why}" for name, why in faults.items() if why]
     told += [f"fits {name!r}" for name, why in faults.items() if not why]
     if reading.fault:
-        return Finding(what=what, severity=Severity.FAILED, text="; ".join([f"no signal: {reading.fault}", *told]))
+        return failed(what, "; ".join([f"no signal: {reading.fault}", *told]))
     if any(faults.values()):
-        return Finding(what=what, severity=Severity.FAILED, text="; ".join([_found(reading), *told]))
+        return failed(what, "; ".join([_found(reading), *told]))
     severity = Severity.NOTE if reading.value is None else Severity.OK
     return Finding(what=what, severity=severity, text="; ".join([_found(reading), *told]))
 

@@ -20,6 +20,7 @@ from fleetcount_transport.strangers import Answer, NoAnswerError, ask
 from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.command.base import JSON, CannotReachError, CheckFailedError, StrictCommand, show
+from fleetcount.command.options import config_option
 
 _WAIT_S: Final = 5.0
 """Seconds for a whole page, to its last byte."""
@@ -32,14 +33,7 @@ _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - asked, 
 
 
 @click.command("health", cls=StrictCommand)
-@click.option(
-    "--config",
-    "path",
-    required=True,
-    metavar="FILE.toml",
-    type=click.Path(path_type=Path),
-    help="An aggregator's or a relay's configuration, with [metrics].",
-)
+@config_option("An aggregator's or a relay's configuration, with [metrics].", "path")
 @click.option("--ready", is_flag=True, help="Whether it can do all of its work: /readyz in place of /healthz.")
 @click.option("--exclude", multiple=True, metavar="CHECK", help="With --ready: do without this check; may be repeated.")
 @JSON

@@ -11,10 +11,11 @@ from fleetcount_relay.config import load_relay_config
 from fleetcount_transport.logs import configure
 
 from fleetcount.command.base import StrictCommand
+from fleetcount.command.options import config_option
 
 
 @click.command("relay", cls=StrictCommand)
-@click.option("--config", required=True, metavar="FILE.toml", type=click.Path(path_type=Path), help="The relay's file.")
+@config_option("The relay's file.")
 def relay(config: Path) -> None:
     """Carry reports of many devices to aggregators in large batches, and the receipts back, until SIGTERM or Ctrl-C.
 

@@ -28,7 +28,7 @@ from fleetcount_site.watch.events import EventWriter
 
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, one_line, show
 from fleetcount.command.numbers import EPSILON, SAMPLING_RATE
-from fleetcount.command.options import SEED, Count, check_output_directory, staged_directory
+from fleetcount.command.options import PATH, SEED, Count, check_output_directory, staged_directory
 from fleetcount.command.progress import WORTH_SAYING_S, Progress, duration_text, progress_for
 from fleetcount.read.report import release_json
 from fleetcount.show.demo_question import DemoOptions, DemoQuestion, check_together, question_of
@@ -37,7 +37,6 @@ from fleetcount.show.demo_walk import tell_walk, walk_end
 from fleetcount.show.demo_watch import tell_question, tell_result, watched
 
 OPERATORS: Final = ("City of Bologna", "University of Bologna", "Automobile Club", "Consumer Union", "Road Authority")
-_FILE = click.Path(path_type=Path)
 _LAST: Final = ("answers", "round two")
 _SUMO_FIRST: Final = "SUMO drives the cars first, some ten seconds for 2,000"
 _FIGURES: Final = "fleetcount_analysis.figures"
@@ -81,9 +80,9 @@ _BROKERS = {"mosquitto": "mosquitto", "embedded": "amqtt; with mosquitto install
 )
 @click.option("--drill-down", is_flag=True, help="Ask from coarse to fine for the busy ones of 2^32 places of 128 m.")
 @click.option("--sumo", is_flag=True, help="Cars that SUMO drives now in a made town (extra: traffic), not Bologna.")
-@click.option("--truths", type=_FILE, help="CSV with the columns vehicle,value instead of Bologna.")
+@click.option("--truths", type=PATH, help="CSV with the columns vehicle,value instead of Bologna.")
 @click.option("--yes", help="With --truths and --mode mangat: the value that means yes.")
-@click.option("--output", type=_FILE, default="out", show_default=True, help="Where the results go.")
+@click.option("--output", type=PATH, default="out", show_default=True, help="Where the results go.")
 @click.option("--seed", type=SEED, default="1", show_default=True, help="Chooses moment and vehicles, never coins.")
 @click.option(
     "--insecure-coins", is_flag=True, help="Devices' coins from the seed too: repeatable, protects no device."

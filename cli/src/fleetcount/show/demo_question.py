@@ -27,10 +27,10 @@ from fleetcount_simulator.demo_scenarios import (
     bologna_speed,
     category,
     find_bologna,
-    read_traces,
     yes_or_no,
 )
 from fleetcount_simulator.network.question import NetworkQuestion
+from fleetcount_simulator.populations.bologna import read_traces
 from fleetcount_simulator.populations.sumo_fleet import MOST_CARS, drive_fleet, sumo_position, sumo_speed
 from fleetcount_simulator.truths import MAX_VEHICLES, parse_truths
 

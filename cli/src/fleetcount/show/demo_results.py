@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import click
 from fleetcount_analysis.answers import append_parquet, everybody, write_csv
 from fleetcount_analysis.csv_texts import csv_table
-from fleetcount_analysis.interval_words import interval_text
+from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
 from fleetcount_protocol.errors import MachineError
 from fleetcount_protocol.question.question import encode_signed_question
@@ -128,7 +128,7 @@ def sum_lines(result: QuestionAsked, record: ReleaseRecord, truths: Sequence[int
         return []
     index = record.window.question.index
     found = everybody(kept.table, [index])
-    counted, level = sum(truths), f"{float(found.level * 100):g} %"
+    counted, level = sum(truths), level_text(found.level)
     ends = f"{level} interval {interval_text(found.estimate, found.low, found.high)}"
     lines = [f"all cells together: {found.estimate:,.0f}, {ends}; truth {counted:,}"]
     if counted < vehicles:
@@ -151,7 +151,7 @@ def write_keys(stage: Path, record: ReleaseRecord) -> str:
 
 
 def _covered_line(record: ReleaseRecord, truths: Sequence[int]) -> str:
-    inside, level = covered(record, truths), f"{float(record.level * 100):g} %"
+    inside, level = covered(record, truths), level_text(record.level)
     return f"{inside} of {len(truths)} truths lie in their {level} interval"
 
 

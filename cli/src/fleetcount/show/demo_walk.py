@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.errors import RangeError
+from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.places import to_degrees
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.fields import DrillDown
@@ -23,6 +24,7 @@ from fleetcount_simulator.demo_scenarios import BOLOGNA_FRAME, BOLOGNA_TREE
 from fleetcount_simulator.engines.walks import DrawnWalks, draw_walks
 from fleetcount_simulator.network.run import QuestionAsked
 
+from fleetcount.command.base import aligned
 from fleetcount.question.files import describe_question
 from fleetcount.read.places import Walked, bound_lines, places_csv, walks_of
 from fleetcount.show.demo_question import DemoOptions, DemoQuestion
@@ -58,7 +60,7 @@ def tell_walk(stage: Path, question: DemoQuestion, options: DemoOptions, result:
         "",
         f"{len(walked.found)} places of {_length(PLACE_BITS)} found at {walk.threshold} vehicles or more",
         "",
-        *_table(rows, f"{float(level * 100):g} % interval"),
+        *_table(rows, f"{level_text(level)} interval"),
         *bound_lines(walked, level),
         _missed(walked, truths, walk.threshold),
         f"{_DRAWN:,} walks drawn over the same morning, all vehicles counted: on average each finds"
@@ -137,10 +139,8 @@ def _table(rows: Sequence[Row], interval: str) -> list[str]:
         return ["none, and no place truly has as many", ""]
     shown: list[Row] = [(*_HEAD[:4], interval, _HEAD[-1])]
     shown += [(*row[:4], f"{row[4]} to {row[5]}" if row[4] else "", row[6]) for row in rows[:_MOST_ROWS]]
-    widths = [max(len(row[column]) for row in shown) for column in range(len(shown[0]))]
-    lines = ["  ".join(f"{part:>{width}}" for part, width in zip(row, widths, strict=True)) for row in shown]
     more = len(rows) - _MOST_ROWS
-    return [*lines, *([f"... and {more} more in comparison.csv"] if more > 0 else []), ""]
+    return [*aligned(shown, left=0), *([f"... and {more} more in comparison.csv"] if more > 0 else []), ""]
 
 
 def _missed(walked: Walked, truths: Counter[int], threshold: int) -> str:

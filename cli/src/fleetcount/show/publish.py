@@ -9,7 +9,6 @@ import secrets
 import shutil
 from collections.abc import Generator
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 import click
@@ -18,16 +17,14 @@ from fleetcount_site.publish.site import MARK, write_entry, write_site
 
 from fleetcount.analyst.keys import read_keys
 from fleetcount.command.base import StrictCommand, one_line
-from fleetcount.command.options import check_output_directory
+from fleetcount.command.options import PATH, check_output_directory
 from fleetcount.show.site_sources import sources_of
-
-_FILE: Final = click.Path(path_type=Path)
 
 
 @click.command("publish", cls=StrictCommand)
-@click.argument("directory", type=_FILE, metavar="DIR")
-@click.option("--output", required=True, metavar="SITE", type=_FILE, help="A new folder, or an older site's.")
-@click.option("--keys", metavar="TRUSTED.toml", type=_FILE, help="Whose signatures count: [[aggregators]] with keys.")
+@click.argument("directory", type=PATH, metavar="DIR")
+@click.option("--output", required=True, metavar="SITE", type=PATH, help="A new folder, or an older site's.")
+@click.option("--keys", metavar="TRUSTED.toml", type=PATH, help="Whose signatures count: [[aggregators]] with keys.")
 @click.option("--title", default="Released counts", show_default=True, metavar="TEXT", help="Of the first page.")
 @click.option("--address", metavar="URL", help="Where SITE will be on the web, for links in its feeds.")
 def publish(directory: Path, output: Path, keys: Path | None, title: str, address: str | None) -> None:

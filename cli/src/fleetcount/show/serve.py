@@ -11,11 +11,11 @@ from fleetcount_site.publish.serve import check_site, site_routes
 from fleetcount_site.serving import listen, run, secured
 
 from fleetcount.command.base import StrictCommand
-from fleetcount.command.options import Count
+from fleetcount.command.options import PATH, Count
 
 
 @click.command("serve", cls=StrictCommand)
-@click.argument("site", type=click.Path(path_type=Path), metavar="SITE")
+@click.argument("site", type=PATH, metavar="SITE")
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="ADDRESS", help="Listen here.")
 @click.option("--port", type=Count(0, 65_535), default=8_000, show_default=True, help="0 takes a free one.")
 def serve(site: Path, host: str, port: int) -> None:

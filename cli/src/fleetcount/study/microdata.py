@@ -26,7 +26,7 @@ from fleetcount_transport.toml_values import Range
 
 from fleetcount import __version__
 from fleetcount.command.base import JSON, RefusedByPolicyError, StrictCommand, show
-from fleetcount.command.options import check_output_directory, read_text, staged_directory
+from fleetcount.command.options import PATH, check_output_directory, read_text, staged_directory
 
 ACKNOWLEDGEMENT: Final = "anonymised, not differentially private"
 EXAMPLE_SPEC: Final = f'''\
@@ -53,7 +53,6 @@ _KEYS: Final = (
 _THRESHOLD: Final = Range("(0, 1]")
 _THETA: Final = Range("[1, 1000000]")
 _OFFSET: Final = Range("[0, 1]")
-_FILE = click.Path(path_type=Path)
 _HELP: Final = f"""Publish a table of persons so that no sensitive value is too likely for anybody in it.
 
 Records are put into buckets. One published table says which attributes are in which bucket, the other which sensitive
@@ -88,10 +87,10 @@ Exit codes: 0 done, 2 usage or bad input, 3 the thresholds cannot be kept, 5 thi
 
 
 @click.command(cls=StrictCommand, help=_HELP)
-@click.option("--input", "table_path", required=True, metavar="TABLE.csv", type=_FILE, help="The raw table.")
+@click.option("--input", "table_path", required=True, metavar="TABLE.csv", type=PATH, help="The raw table.")
 @click.option("--sensitive", required=True, metavar="COLUMN", help="The column to protect.")
-@click.option("--spec", "spec_path", required=True, metavar="SPEC.toml", type=_FILE, help="Columns and thresholds.")
-@click.option("--output", required=True, metavar="DIR", type=_FILE, help="A new or empty directory.")
+@click.option("--spec", "spec_path", required=True, metavar="SPEC.toml", type=PATH, help="Columns and thresholds.")
+@click.option("--output", required=True, metavar="DIR", type=PATH, help="A new or empty directory.")
 @JSON
 def microdata(table_path: Path, sensitive: str, spec_path: Path, output: Path, as_json: bool) -> None:
     """Read, publish and write; the help is `_HELP`."""

@@ -14,6 +14,7 @@ import click
 from click.core import ParameterSource
 from fleetcount_analysis.answers import joined_errors, smallest_refused
 from fleetcount_analysis.csv_texts import csv_table
+from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
 from fleetcount_mechanisms.planning import SHOWN, Plan, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
@@ -38,14 +39,13 @@ from fleetcount.analyst.planning import (
     title_of,
     values_text,
 )
-from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, one_line, show
+from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, aligned, one_line, show
 from fleetcount.command.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, SHARE, Length, Several
-from fleetcount.command.options import Count, check_output_directory, staged_directory
+from fleetcount.command.options import PATH, Count, check_output_directory, staged_directory
 from fleetcount.command.statements import privacy_lines, statement_json
 from fleetcount.study.plan_cross import cross_errors, cross_lines, cross_spread
 from fleetcount.study.plan_windows import PlannedQuestion, compare_ways, parse_levels, plan_walks, total_sd
 
-_FILE = click.Path(path_type=Path)
 _MOST_DEVICES: Final = 10**9
 _MOST_VALUES: Final = 4095
 _COLUMNS: Final = ("true count", "standard error", "low", "high", "width", "width in %")
@@ -89,7 +89,7 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--no-total", is_flag=True, help="Open no total of all cells, which costs a cell little or nothing.")
 @click.option("--level", type=LEVEL, default="0.95", show_default=True, help="Of the intervals, 0.5 to 0.999999.")
 @click.option("--largest-posterior", type=POSTERIOR, help="Show what this limit of an aggregator refuses.")
-@click.option("--output", metavar="DIR", type=_FILE, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
+@click.option("--output", metavar="DIR", type=PATH, help="Write plan.csv, plan.json, plan.svg and plan.png there.")
 @EXPLAIN
 @JSON
 def plan(  # one parameter an option, passed by name
@@ -271,7 +271,7 @@ def _show(  # how it is shown, by name
     ]
     names = ("true_count", "standard_error", "low", "high")
     record = _record(planned) | {"rows": [dict(zip(names, row, strict=True)) for row in rows]}
-    show(record, [*_head(planned), "", *_table(rows), "", *foot], as_json=as_json)
+    show(record, [*_head(planned), "", *aligned([_COLUMNS, *map(_printed, rows)], left=0), "", *foot], as_json=as_json)
     if output is not None:
         with staged_directory(output) as stage:
             _write(stage, planned, rows)
@@ -301,12 +301,6 @@ def _exact(value: Fraction) -> str:
     return text if Fraction(text) == value else f"{text} ({value})"
 
 
-def _table(rows: Sequence[tuple[int, float, int, int]]) -> list[str]:
-    cells = [_COLUMNS, *(_printed(row) for row in rows)]
-    widths = [max(len(row[column]) for row in cells) for column in range(len(_COLUMNS))]
-    return ["  ".join(f"{part:>{width}}" for part, width in zip(row, widths, strict=True)) for row in cells]
-
-
 def _printed(row: tuple[int, float, int, int]) -> tuple[str, ...]:
     count, error, low, high = row
     share = f"{100 * (high - low) / count:.1f}" if count else "-"
@@ -314,7 +308,7 @@ def _printed(row: tuple[int, float, int, int]) -> tuple[str, ...]:
 
 
 def _foot(planned: Plan, *, explain: bool) -> list[str]:
-    seen, level = planned.smallest_count_seen, f"{float(planned.level * 100):g} %"
+    seen, level = planned.smallest_count_seen, level_text(planned.level)
     first = (
         f"The smallest count told apart from 0 ({level} both ways): {seen:,}"
         if seen is not None

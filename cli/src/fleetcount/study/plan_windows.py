@@ -17,6 +17,7 @@ from typing import Any, Final
 import click
 from fleetcount_analysis.answers import joined_errors
 from fleetcount_analysis.answers.drill_down import least_threshold, smallest_found
+from fleetcount_analysis.interval_words import level_text
 from fleetcount_client.policy import DEFAULT_PERIOD_S
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
@@ -140,26 +141,18 @@ def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
     """Return the table, as Markdown, and what its columns mean."""
     windows, promise = asked.windows, f"epsilon {float(asked.epsilon):g} at delta {_power(asked.delta)}"
     head, printed = (_HEAD, _printed) if asked.show is None else (_NUMBER_HEAD, _printed_of_number)
-    table = [head, *(printed(row, windows) for row in rows)]
-    widths = [max(len(line[column]) for line in table) for column in range(len(head))]
-    marks = ["-" * width for width in widths]
-
-    def line(parts: Sequence[str]) -> str:
-        return "| " + " | ".join(f"{part:<{width}}" for part, width in zip(parts, widths, strict=True)) + " |"
-
     said = []
     if isinstance(asked.spread, Spread):
         levels, shares = asked.spread.levels, shares_of(asked.spread.design(Truth(asked.values), ANY_GAUSSIAN))
         said = [f"Counts are of any of {len(levels.sides)} zooms in one report; epsilon is of all."]
         said += [f"In a question file: {shares_text(levels, shares)}"]
-    body = [line(head), line(marks), *(line(parts) for parts in table[1:])]
     return [
         f"{windows:,} window{'s' if windows > 1 else ''}, {promise} for all answers of a device together, against",
         *_columns_words(asked),
         *_followed_words(asked),
         *said,
         "",
-        *body,
+        *_table([head, *(printed(row, windows) for row in rows)]),
         *(_zoom_lines(rows) if asked.show is None else ()),
     ]
 
@@ -175,7 +168,7 @@ def _columns_words(asked: PlannedQuestion) -> list[str]:
         "everyone but all operators together. sd: error of one cell of one window, true count 0, 100 or 1,000;",
         "total: that of all cells together where nobody is in one, by a number of its own if opened, with which cells",
         "are read too, else added up;",
-        f"seen from: the smallest count told apart from 0 ({float(asked.level * 100):g} % each way); bytes: the shares",
+        f"seen from: the smallest count told apart from 0 ({level_text(asked.level)} each way); bytes: the shares",
         "that a device sends for one answer.",
     ]
 
@@ -365,7 +358,7 @@ def plan_walks(asked: PlannedQuestion, levels: tuple[int, ...], *, as_json: bool
     names = ("way", "sd_at_a_level", "threshold", "smallest_place_found")
     found = [dict(zip(names, row, strict=True)) for row in rows]
     shown = ((way, f"{sd:,.1f}", f"{least:,}", f"{place:,}") for way, sd, least, place in rows)
-    show(found, [*head.split("\n"), *_table(shown), *foot.split("\n")], as_json=as_json)
+    show(found, [*head.split("\n"), *_table([_WALKS_HEAD, *shown]), *foot.split("\n")], as_json=as_json)
 
 
 def _rows(asked: PlannedQuestion, levels: int, candidates: int) -> Iterator[tuple[str, float, int, int]]:
@@ -389,9 +382,8 @@ def _designs(asked: PlannedQuestion, candidates: int) -> Iterator[tuple[str, Des
             yield f"{way}, {'geometric' if law is TwoSidedNoise else 'Gaussian'}", design
 
 
-def _table(rows: Iterator[Sequence[str]]) -> list[str]:
-    lines = [_WALKS_HEAD, *rows]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(_WALKS_HEAD))]
-    lines.insert(1, tuple("-" * width for width in widths))
-    padded = ((f"{part:<{width}}" for part, width in zip(line, widths, strict=True)) for line in lines)
-    return ["| " + " | ".join(line) + " |" for line in padded]
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Return a Markdown table; the first row is its head."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    head, *body = [[part.ljust(width) for part, width in zip(row, widths, strict=True)] for row in rows]
+    return [f"| {' | '.join(line)} |" for line in (head, ["-" * width for width in widths], *body)]

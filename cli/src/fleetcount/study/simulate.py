@@ -17,8 +17,8 @@ import click
 from fleetcount_protocol.errors import UsageError
 from fleetcount_simulator.examples import example_about, example_names, example_text
 
-from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
-from fleetcount.command.options import SEED, Count, check_output_directory
+from fleetcount.command.base import JSON, OneOf, StrictCommand, aligned, one_line, show
+from fleetcount.command.options import PATH, SEED, Count, check_output_directory
 from fleetcount.command.progress import progress_for
 
 if TYPE_CHECKING:  # The examples can be printed without the extra `simulator`: the rest is imported where it is used.
@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # The examples can be printed without the extra `simulator`: 
     from fleetcount_simulator.study.numbers import NumberSummary
     from fleetcount_simulator.study.scale import Runner
 
-_FILE: Final = click.Path(path_type=Path)
 _ENGINES: Final = ("exact-law", "per-device", "network")
 _SHOWN_CASES: Final = 25
 _NUMBER_COLUMNS: Final = ("case", "number", "of the fleet", "first release", "its interval", "error", "holding it")
@@ -36,7 +35,7 @@ _COLUMNS: Final = ("case", "released", "error", "bias", "coverage", "of fleet", 
 
 
 @click.command(cls=StrictCommand)
-@click.argument("scenario", required=False, type=_FILE, metavar="[SCENARIO.toml]")
+@click.argument("scenario", required=False, type=PATH, metavar="[SCENARIO.toml]")
 @click.option(
     "--engine",
     type=OneOf(_ENGINES),
@@ -46,7 +45,7 @@ _COLUMNS: Final = ("case", "released", "error", "bias", "coverage", "of fleet", 
 @click.option("--runs", type=Count(1, 1_000_000), help="Runs of every case instead of the scenario's.")
 @click.option("--workers", type=Count(1, 256), default=1, show_default=True, help="Processes on this machine.")
 @click.option("--dask", metavar="ADDRESS", help="A Dask scheduler, tcp://host:port, instead of --workers.")
-@click.option("--output", metavar="DIR", type=_FILE, help="Where results go.  [default: NAME-study]")
+@click.option("--output", metavar="DIR", type=PATH, help="Where results go.  [default: NAME-study]")
 @click.option("--seed", type=SEED, help="Instead of the scenario's.")
 @click.option("--csv", is_flag=True, help="Write every table as CSV too, beside Parquet.")
 @click.option("--example", metavar="NAME", help="Print a ready scenario and stop.")
@@ -182,8 +181,7 @@ def _interruptible(target: Path) -> Generator[None]:
 def summary_lines(summaries: "Sequence[CaseSummary]") -> list[str]:
     """Return the table of the cases, and what its columns mean."""
     rows = [_COLUMNS, *(_row(one) for one in summaries[:_SHOWN_CASES])]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_COLUMNS))]
-    lines = ["  ".join([f"{row[0]:<{widths[0]}}", *map(_right, row[1:], widths[1:])]) for row in rows]
+    lines = aligned(rows)
     if len(summaries) > _SHOWN_CASES:
         lines.append(f"... and {len(summaries) - _SHOWN_CASES} more cases in the tables")
     return [
@@ -213,8 +211,7 @@ def _number_lines(summaries: "Sequence[CaseSummary]") -> list[str]:
     if not shown:
         return []
     rows = [_NUMBER_COLUMNS, *(_number_row(name, one) for name, one in shown[:_SHOWN_CASES])]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    lines = aligned(rows, left=len(_NUMBER_COLUMNS))
     if len(shown) > _SHOWN_CASES:
         lines.append(f"... and {len(shown) - _SHOWN_CASES} more numbers in the table numbers")
     return ["", *lines]
@@ -230,10 +227,6 @@ def _number_row(name: str, one: "NumberSummary") -> tuple[str, ...]:
         "-" if isnan(one.error) else f"{one.error:,.2g}",
         f"{one.holding} of {one.intervals}",
     )
-
-
-def _right(text: str, width: int) -> str:
-    return f"{text:>{width}}"
 
 
 def _row(one: "CaseSummary") -> tuple[str, ...]:

@@ -38,6 +38,11 @@ class TrustedAggregator:
     signing_public_key: bytes
     successors: tuple[SuccessorKey, ...] = ()
 
+    @classmethod
+    def of(cls, one: Aggregator) -> "TrustedAggregator":
+        """Return an aggregator as a question or a descriptor describes it."""
+        return cls(aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key)
+
     @property
     def keys(self) -> tuple[bytes, ...]:
         """All signing keys of the aggregator, the oldest first."""

@@ -11,10 +11,9 @@ from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
 
 from fleetcount_simulator.attackers.findings import finding, share_of
-from fleetcount_simulator.attackers.guessing import GuessingGame, best_guess_rate, play
+from fleetcount_simulator.attackers.guessing import GuessingGame, guess_row
 from fleetcount_simulator.attackers.parameters import read_keys
-from fleetcount_simulator.attackers.promises import guess_bound
-from fleetcount_simulator.attackers.targets import TargetKeys, candidates, shown
+from fleetcount_simulator.attackers.targets import TargetKeys, candidates
 from fleetcount_simulator.engines.answer_laws import answer_law
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Attacker, Case, CaseOutcome, Row
@@ -43,14 +42,9 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
     left = case.aggregators - colluders
     pair = candidates(attacker, given, case)
     game = GuessingGame(law=law, noise=case.design.noise, noises=left, candidates=pair)
-    tried = given.games
-    measured = share_of(play(game, 1, tried, generator), tried)
-    bound = guess_bound(case.design, left)
-    made = [
-        finding(attacker, "guess_rate", shown(pair), measured, theory=best_guess_rate(game), bound=bound, questions=1)
-    ]
+    made = [guess_row(attacker, case, game, "guess_rate", 1, given.games, generator)]
     if left == 0 and law.shape == "sampling":
-        made.append(exposure_row(attacker, case, case.epochs.tosses, tried, generator))
+        made.append(exposure_row(attacker, case, case.epochs.tosses, given.games, generator))
     return made
 
 

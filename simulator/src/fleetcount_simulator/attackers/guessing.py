@@ -19,10 +19,13 @@ from fleetcount_analysis.channels import noise_size, noise_sum
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from numpy.typing import NDArray
 
+from fleetcount_simulator.attackers.findings import finding, share_of
+from fleetcount_simulator.attackers.promises import guess_bound
+from fleetcount_simulator.attackers.targets import shown
 from fleetcount_simulator.engines.answer_laws import AnswerLaw
 from fleetcount_simulator.engines.noise_sums import summed_noise
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Integers
+from fleetcount_simulator.model import Attacker, Case, Integers, Row
 
 Floats = NDArray[np.float64]
 
@@ -181,6 +184,27 @@ def best_guess_rate(game: GuessingGame) -> float | None:
             shifted = [np.roll(law, step) for law, step in zip(laws, moved, strict=True)]
             apart += sign * chance * (shifted[0] if len(shifted) == 1 else np.outer(shifted[0], shifted[1]))
     return 0.5 + float(np.abs(apart).sum()) / 4
+
+
+def guess_row(
+    attacker: Attacker,
+    case: Case,
+    game: GuessingGame,
+    measure: str,
+    questions: int,
+    tried: int,
+    generator: np.random.Generator,
+    target: str = "",
+) -> Row:
+    """Return how often a game of so many questions is won, beside the best possible and the promise for its candidates.
+
+    `target` names what is guessed; without it the candidates do.
+    """
+    measured = share_of(play(game, questions, tried, generator), tried)
+    bound = guess_bound(case.design, game.noises, questions, len(game.candidates))
+    theory = {0: 0.5, 1: best_guess_rate(game)}.get(questions)
+    target = target or shown(game.candidates)
+    return finding(attacker, measure, target, measured, theory=theory, bound=bound, questions=questions)
 
 
 def _padded(law: CellLaw) -> Floats:

@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 
 from fleetcount_simulator.attackers.colluding import exposure_row
 from fleetcount_simulator.attackers.findings import Measured, finding, mean_of, share_of
-from fleetcount_simulator.attackers.guessing import GuessingGame, best_guess_rate, play, posteriors
+from fleetcount_simulator.attackers.guessing import GuessingGame, guess_row, posteriors
 from fleetcount_simulator.attackers.parameters import MOST_DEVICES, read_keys
-from fleetcount_simulator.attackers.promises import allows_two_values, guess_bound
+from fleetcount_simulator.attackers.promises import allows_two_values
 from fleetcount_simulator.attackers.targets import TargetKeys, candidates, shown
 from fleetcount_simulator.engines.answer_laws import AnswerLaw, answer_law
 from fleetcount_simulator.engines.noise_sums import summed_noise
@@ -57,32 +57,16 @@ def rows(attacker: Attacker, case: Case, outcome: CaseOutcome, generator: np.ran
         raise ScenarioError(f"attacker {attacker.name!r}: {asked} questions in all; allowed is 1 to {_MOST_QUESTIONS}")
     pair = candidates(attacker, given, case)
     game = GuessingGame(law=law, noise=case.design.noise, noises=case.aggregators, candidates=pair)
-    made = [_guess_row(attacker, case, game, "guess_rate", asked, given.games, generator)]
+    made = [guess_row(attacker, case, game, "guess_rate", asked, given.games, generator)]
     allowed = answers_allowed(case)
     if allowed is not None:
         answered = min(asked, allowed)
-        made.append(_guess_row(attacker, case, game, "guess_rate_ledger", answered, given.games, generator))
+        made.append(guess_row(attacker, case, game, "guess_rate_ledger", answered, given.games, generator))
     if law.shape in {"sampling", "truth"}:
         made.append(_average_row(attacker, case, law, outcome, pair[0], asked, generator))
     if given.device is not None:
         made += _tracked(attacker, case, law, given.device, given.games, generator)
     return made
-
-
-def _guess_row(
-    attacker: Attacker,
-    case: Case,
-    game: GuessingGame,
-    measure: str,
-    questions: int,
-    tried: int,
-    generator: np.random.Generator,
-) -> Row:
-    measured = share_of(play(game, questions, tried, generator), tried)
-    bound = guess_bound(case.design, game.noises, questions)
-    theory = {0: 0.5, 1: best_guess_rate(game)}.get(questions)
-    target = shown(game.candidates)
-    return finding(attacker, measure, target, measured, theory=theory, bound=bound, questions=questions)
 
 
 def _average_row(
@@ -141,7 +125,8 @@ def _tracked(
         posterior, right = posteriors(game, held, tried, generator)
         made.append(finding(attacker, "posterior", target, mean_of(posterior), epoch=epoch, questions=1))
         made.append(finding(attacker, "guess_rate_tracked", target, share_of(right, tried), epoch=epoch, questions=1))
-    made.append(_any_place_row(attacker, case, game, tried, generator))
+    any_place = f"any of {len(places)} places"
+    made.append(guess_row(attacker, case, game, "guess_rate_of_place", 1, tried, generator, any_place))
     if law.shape == "sampling":
         made.append(exposure_row(attacker, case, answered, tried, generator))
     return made
@@ -155,14 +140,3 @@ def _places(case: Case, way: list[int]) -> tuple[int, ...]:
     if len(set(way)) == 1 or not allows_two_values(case.design):
         return 0, usual
     return tuple(sorted(set(way)))
-
-
-def _any_place_row(
-    attacker: Attacker, case: Case, game: GuessingGame, tried: int, generator: np.random.Generator
-) -> Row:
-    """Return the guess rate among all places, each equally likely: the promise bounds it."""
-    measured = share_of(play(game, 1, tried, generator), tried)
-    places, aggregators = len(game.candidates), case.aggregators
-    bound = guess_bound(case.design, aggregators, 1, places)
-    theory, target = best_guess_rate(game), f"any of {places} places"
-    return finding(attacker, "guess_rate_of_place", target, measured, theory=theory, bound=bound, questions=1)

@@ -11,10 +11,10 @@ from fleetcount_simulator.model import Engine, EngineName
 
 __all__ = ["engine"]
 
-_MODULES: Final[dict[EngineName, str]] = {
-    "exact-law": "fleetcount_simulator.engines.exact_law",
-    "per-device": "fleetcount_simulator.engines.per_device",
-    "network": "fleetcount_simulator.network.engine",
+_CLASSES: Final[dict[EngineName, tuple[str, str]]] = {
+    "exact-law": ("fleetcount_simulator.engines.exact_law", "ExactLaw"),
+    "per-device": ("fleetcount_simulator.engines.per_device", "PerDevice"),
+    "network": ("fleetcount_simulator.network.engine", "NetworkEngine"),
 }
 
 
@@ -24,6 +24,7 @@ def engine(name: EngineName) -> Engine:
     Raises:
         ScenarioError: no engine has that name.
     """
-    if name not in _MODULES:
+    if name not in _CLASSES:
         raise ScenarioError(f"engine is {name!r}; allowed are: {', '.join(get_args(EngineName))}")
-    return cast("Engine", import_module(_MODULES[name]).engine())
+    module, made = _CLASSES[name]
+    return cast("Engine", getattr(import_module(module), made)())

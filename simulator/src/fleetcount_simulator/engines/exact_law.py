@@ -56,17 +56,12 @@ from fleetcount_simulator.engines.participation import (
 )
 from fleetcount_simulator.faults import Fates, fates
 from fleetcount_simulator.held_sets import HeldSets, sets_of
-from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
+from fleetcount_simulator.model import Case, CaseOutcome, Integers
 from fleetcount_simulator.rounding import rounding_of
 
 
 class ExactLaw:
     """Draws the law of the released sums."""
-
-    @property
-    def name(self) -> EngineName:
-        """Its name on the command line."""
-        return "exact-law"
 
     def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         """See `Engine.run`."""
@@ -108,11 +103,6 @@ def _tell(sets: HeldSets, held: Integers, sums: Sums, row: int, generator: np.ra
     sums.opened[row] = told[: sums.opened.shape[1]]
     if sums.devices is not None:
         sums.devices[row] = devices
-
-
-def engine() -> Engine:
-    """Return the engine."""
-    return ExactLaw()
 
 
 def drawn_outputs(design: Design, histogram: Integers, runs: int, generator: np.random.Generator) -> Integers:

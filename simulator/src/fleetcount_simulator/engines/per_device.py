@@ -25,7 +25,7 @@ from fleetcount_simulator.engines.opened_sums import (
 from fleetcount_simulator.engines.participation import answers_allowed, earliest_joining, presence
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.faults import SPREAD, cut_share, skew_in_windows
-from fleetcount_simulator.model import Case, CaseOutcome, Engine, EngineName, Integers
+from fleetcount_simulator.model import Case, CaseOutcome, Integers
 from fleetcount_simulator.rounding import rounding_of
 
 CHUNK: Final = 1 << 20
@@ -51,11 +51,6 @@ class PerDevice:
 
     def __init__(self, chunk: int = CHUNK) -> None:
         self._chunk = chunk
-
-    @property
-    def name(self) -> EngineName:
-        """Its name on the command line."""
-        return "per-device"
 
     def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         """See `Engine.run`; time O(devices) per run, and O(devices V) for bit vectors."""
@@ -94,11 +89,6 @@ class PerDevice:
             sums.opened[:] = sums.counted[:, 1:]
         generators = [np.random.Generator(np.random.PCG64(one.spawn(1)[0])) for one in seeds]
         return open_release(case, epoch, law, sums, generators)
-
-
-def engine() -> Engine:
-    """Return the engine."""
-    return PerDevice()
 
 
 def _stream(seed: np.random.SeedSequence) -> NDArray[np.uint64]:

@@ -11,7 +11,6 @@ import shutil
 import signal
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self, cast
 
 from fleetcount_simulator.errors import ProcessError
@@ -142,9 +141,7 @@ class Children:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._signal(signal.SIGTERM)
         ends = [asyncio.ensure_future(child.process.wait()) for child in self._children]
         try:

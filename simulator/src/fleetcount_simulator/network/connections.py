@@ -7,33 +7,25 @@ from its certificate.
 
 import asyncio
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_client.transport import Transport
+from fleetcount_client.transport import PassingTransport, Transport
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.channel.user_names import key_name
-from fleetcount_protocol.messages import (
-    Instalment,
-    QuestionOffer,
-    Receipt,
-    Refusal,
-    ReleaseAnswer,
-    SessionAccepted,
-    SessionRefused,
-    SessionRequest,
-)
 from fleetcount_protocol.window.fields import Aggregator
-from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.network.fleet_spec import SHARED, FleetSpec
 from fleetcount_simulator.network.shared_transport import SharedTransport
 
 if TYPE_CHECKING:
     from fleetcount_transport.key_files import TlsFiles
+
+
+_ResultT = TypeVar("_ResultT")
 
 
 class Connections:
@@ -130,50 +122,27 @@ def tls_of(identity: DeviceIdentity, authorities: bytes) -> "TlsFiles":
     )
 
 
-class GatedTransport:
+class GatedTransport(PassingTransport):
     """A device's own transport behind a semaphore that limits the connected devices; `close` releases it."""
 
     def __init__(self, inner: Transport, gate: asyncio.Semaphore) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._gate = gate
         self._entering = asyncio.Lock()
         self._entered = False
 
-    async def list_questions(self) -> tuple[QuestionOffer, ...]:
-        """Ask for the questions on offer, once there is room."""
-        await self._enter()
-        return await self._inner.list_questions()
-
-    async def open_sessions(
-        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
-    ) -> tuple[SessionAccepted | SessionRefused, ...]:
-        """Open sessions, once there is room."""
-        await self._enter()
-        return await self._inner.open_sessions(aggregator, requests)
-
-    async def upload(
-        self, window: Window, position: int, instalments: Sequence[Instalment]
-    ) -> tuple[Receipt | Refusal, ...]:
-        """Upload, once there is room."""
-        await self._enter()
-        return await self._inner.upload(window, position, instalments)
-
-    async def release(self, window: Window) -> ReleaseAnswer:
-        """Ask for a release, once there is room."""
-        await self._enter()
-        return await self._inner.release(window)
-
     async def close(self) -> None:
         """Close the connection and release the semaphore."""
         try:
-            await self._inner.close()
+            await super().close()
         finally:
             if self._entered:
                 self._entered = False
                 self._gate.release()
 
-    async def _enter(self) -> None:
+    async def _passed(self, party: str, call: Callable[[], Awaitable[_ResultT]]) -> _ResultT:
         async with self._entering:
             if not self._entered:
                 await self._gate.acquire()
                 self._entered = True
+        return await call()

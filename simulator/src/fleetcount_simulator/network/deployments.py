@@ -72,12 +72,7 @@ class Deployment:
     @property
     def trusted(self) -> dict[AggregatorId, TrustedAggregator]:
         """The aggregators that devices trust, and whose signatures a record has."""
-        return {
-            one.aggregator_id: TrustedAggregator(
-                aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-            )
-            for one in self.aggregators
-        }
+        return {one.aggregator_id: TrustedAggregator.of(one) for one in self.aggregators}
 
     def serve_command(self, position: int) -> list[str]:
         """Return the command by which an operator starts an aggregator."""
@@ -90,24 +85,10 @@ class Deployment:
         credential = self.authorities.aggregators.issue_new(Purpose.RELAY, "relay", hosts_of(host))
         save_private_key(directory / "relay.key", credential.private_key)
         save_certificates(directory / "relay.crt", [credential.certificate])
-        tables: list[tuple[str, Mapping[str, str]]] = [
-            ("[relay]", {"listen": toml_text(address)}),
-            (
-                "[tls]",
-                {
-                    "certificate_file": '"relay.crt"',
-                    "key_file": '"relay.key"',
-                    "aggregator_ca_file": toml_text(str(authorities / "aggregators.crt")),
-                    "device_ca_file": toml_text(str(authorities / "devices.crt")),
-                },
-            ),
-            *(
-                ("[[aggregators]]", {"id": toml_text(one.aggregator_id), "endpoint": toml_text(one.grpc_endpoint)})
-                for one in self.aggregators
-            ),
-        ]
+        comment = "A relay of a test deployment."
+        text = relay_toml(self.aggregators, listen=address, ca_directory=f"{authorities}/", comment=comment)
         config = directory / "relay.toml"
-        write_new(config, toml_tables("A relay of a test deployment.", tables).encode(), 0o644)
+        write_new(config, text.encode(), 0o644)
         return [sys.executable, "-m", "fleetcount", "relay", "--config", str(config)]
 
     def config_of(self, position: int) -> Path:
@@ -317,3 +298,26 @@ def peer_table(public: Aggregator, endpoint: str, ca_file: str = "") -> tuple[st
         "signing_public_key": toml_base64(public.signing_public_key),
         **own,
     }
+
+
+def relay_toml(
+    aggregators: Sequence[Aggregator],
+    *,
+    listen: str,
+    ca_directory: str,
+    name: str = "relay",
+    more: Sequence[tuple[str, Mapping[str, str]]] = (),
+    comment: str,
+) -> str:
+    """Return a relay's configuration file, its key and certificate beside it, those of the authorities in a folder."""
+    tls = {
+        "certificate_file": toml_text(f"{name}.crt"),
+        "key_file": toml_text(f"{name}.key"),
+        "aggregator_ca_file": toml_text(f"{ca_directory}aggregators.crt"),
+        "device_ca_file": toml_text(f"{ca_directory}devices.crt"),
+    }
+    upstream = [
+        ("[[aggregators]]", {"id": toml_text(one.aggregator_id), "endpoint": toml_text(one.grpc_endpoint)})
+        for one in aggregators
+    ]
+    return toml_tables(comment, [("[relay]", {"listen": toml_text(listen)}), ("[tls]", tls), *more, *upstream])

@@ -20,7 +20,7 @@ from fleetcount_mechanisms.design import Outputs
 from fleetcount_simulator import faults
 from fleetcount_simulator.engines.opened_sums import run_seed
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.model import Case, CaseOutcome, EngineName, Faults, Integers
+from fleetcount_simulator.model import Case, CaseOutcome, Faults, Integers
 from fleetcount_simulator.network.brokers import BROKERS
 from fleetcount_simulator.network.fleet_spec import SHARED
 from fleetcount_simulator.network.outages import first_failpoints
@@ -78,11 +78,6 @@ class NetworkEngine:
             raise ScenarioError(f"transport is {self.transport!r}; allowed are: {', '.join(_TRANSPORTS)}")
         if self.broker not in BROKERS:
             raise ScenarioError(f"broker is {self.broker!r}; allowed are: {', '.join(BROKERS)}")
-
-    @property
-    def name(self) -> EngineName:
-        """Its name on the command line."""
-        return "network"
 
     def run(self, case: Case, epoch: int, runs: Sequence[int], seed: np.random.SeedSequence) -> CaseOutcome:
         """Ask the case's question once per run, one run after the other; see `Engine.run`.
@@ -185,15 +180,6 @@ class NetworkEngine:
             shape=partial(_with_faults, case.faults),
             progress=self.progress,
         )
-
-
-def engine(*, transport: str = "both", broker: str = "auto", progress: ProgressCallback | None = None) -> NetworkEngine:
-    """Return the engine; see `NetworkEngine`.
-
-    Raises:
-        ScenarioError: an unknown transport or broker.
-    """
-    return NetworkEngine(transport=transport, broker=broker, progress=progress or _silent)
 
 
 def _ledgers(case: Case) -> dict[str, Fraction]:

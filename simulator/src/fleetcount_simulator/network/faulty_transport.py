@@ -10,21 +10,15 @@ from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 from fleetcount_client.timer import SystemTimer
-from fleetcount_client.transport import Transport, Unreachable
+from fleetcount_client.transport import PassingTransport, Transport, Unreachable
 from fleetcount_protocol.errors import PeerError, RejectReason
 from fleetcount_protocol.ids import Digest, ReportId
 from fleetcount_protocol.messages import (
     Instalment,
-    QuestionOffer,
     Receipt,
     Refusal,
-    ReleaseAnswer,
-    SessionAccepted,
-    SessionRefused,
-    SessionRequest,
 )
 from fleetcount_protocol.release.commitments import public_share_digest
-from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.network.device_faults import DeviceFault
@@ -193,7 +187,7 @@ class FaultyUploads:
         await asyncio.sleep(max(0.0, moment - self._clock.now()))
 
 
-class WindowTransport:
+class WindowTransport(PassingTransport):
     """One device's transport through the windows of a question; messages meet the faults of their window."""
 
     def __init__(
@@ -203,7 +197,7 @@ class WindowTransport:
 
         It adds every window in which it uploads to `asked`, which devices share.
         """
-        self._inner = inner
+        super().__init__(inner)
         self._asked = asked
         self._of_window = of_window
         self._windows: dict[int, FaultyUploads] = {}
@@ -213,16 +207,6 @@ class WindowTransport:
         if index not in self._windows:
             self._windows[index] = self._of_window(index)
         return self._windows[index]
-
-    async def list_questions(self) -> tuple[QuestionOffer, ...]:
-        """Ask for the questions on offer."""
-        return await self._inner.list_questions()
-
-    async def open_sessions(
-        self, aggregator: Aggregator, requests: Sequence[SessionRequest]
-    ) -> tuple[SessionAccepted | SessionRefused, ...]:
-        """Open sessions."""
-        return await self._inner.open_sessions(aggregator, requests)
 
     async def upload(
         self, window: Window, position: int, instalments: Sequence[Instalment]
@@ -234,14 +218,6 @@ class WindowTransport:
         """
         self._asked.setdefault(window.question.index, window)
         return await self.window(window.question.index).upload(window, position, instalments)
-
-    async def release(self, window: Window) -> ReleaseAnswer:
-        """Ask for a release."""
-        return await self._inner.release(window)
-
-    async def close(self) -> None:
-        """Close the device's own connection, where it has one."""
-        await self._inner.close()
 
     async def stop(self) -> None:
         """Stop the copies that are still under way."""

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
 
-from fleetcount_client.transport import Transport, Unreachable
+from fleetcount_client.transport import PassingTransport, Transport, Unreachable
 from fleetcount_protocol.errors import DecodeError, MachineError, PeerError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES, MAX_INSTALMENTS_PER_BATCH, MAX_SESSIONS_PER_REQUEST
@@ -18,7 +18,6 @@ from fleetcount_protocol.messages import (
     QuestionOffer,
     Receipt,
     Refusal,
-    ReleaseAnswer,
     SessionAccepted,
     SessionRefused,
     SessionRequest,
@@ -108,11 +107,11 @@ def _fail(answers: Sequence["asyncio.Future[_AnswerT]"], error: Exception) -> No
             answer.set_exception((Unreachable if isinstance(error, MachineError) else DecodeError)(str(error)))
 
 
-class SharedTransport:
+class SharedTransport(PassingTransport):
     """A transport for all devices of a process over one inner transport, safe for concurrent use."""
 
     def __init__(self, inner: Transport) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._listing: Channel[None, tuple[QuestionOffer, ...]] = Channel(self._all_questions, _MOST_LISTING)
         self._sessions: dict[AggregatorId, Channel[SessionRequest, SessionAccepted | SessionRefused]] = {}
         self._uploads: dict[tuple[WindowId, int], Channel[Instalment, Receipt | Refusal]] = {}
@@ -143,10 +142,6 @@ class SharedTransport:
             )
         return tuple(await asyncio.gather(*map(self._uploads[name].put, instalments)))
 
-    async def release(self, window: Window) -> ReleaseAnswer:
-        """Ask for a release."""
-        return await self._inner.release(window)
-
     async def close(self) -> None:
         """Do nothing: all devices share the connection."""
 
@@ -155,7 +150,7 @@ class SharedTransport:
         channels: list[Channel[Any, Any]] = [*self._sessions.values(), *self._uploads.values()]
         for channel in (*channels, self._listing):
             await channel.close()
-        await self._inner.close()
+        await super().close()
 
     async def _all_questions(self, asking: list[None]) -> list[tuple[QuestionOffer, ...]]:
         return [await self._inner.list_questions()] * len(asking)

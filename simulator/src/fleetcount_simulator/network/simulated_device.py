@@ -102,7 +102,7 @@ class DeviceMaker:
         self._authority = authority
         self._idle_close_s = connections.idle_close_s
         self._file = file
-        self._trust = TrustStore(spec.deployment, [_trusted(one) for one in spec.aggregators])
+        self._trust = TrustStore(spec.deployment, list(map(TrustedAggregator.of, spec.aggregators)))
         self._walk_records = WalkRecords(self._trust)
         self._policies = {refusing: _policy(spec, refusing=refusing) for refusing in (False, True)}
         self._settings = DeliverySettings(
@@ -143,12 +143,6 @@ class DeviceMaker:
             idle_close_s=self._idle_close_s,
             walk_records=self._walk_records,
         )
-
-
-def _trusted(one: Aggregator) -> TrustedAggregator:
-    return TrustedAggregator(
-        aggregator_id=one.aggregator_id, operator=one.operator, signing_public_key=one.signing_public_key
-    )
 
 
 def _policy(spec: FleetSpec, *, refusing: bool) -> OwnerPolicy:

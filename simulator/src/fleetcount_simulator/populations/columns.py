@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol
+from typing import Final, Literal
 
 BATCH: Final = 16_384
 """Rows in memory at a time."""
@@ -29,35 +29,14 @@ class Column:
         return self.form in ("text", "reading")
 
 
-class Rows(Protocol):
-    """The place of the rows of a piece in their file, for messages."""
-
-    def of(self, row: int) -> str:
-        """Return "FILE line N" for a row of the piece."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Scattered:
-    """Rows with others between them: the name of the file, "line" or "row", and the number of each."""
+class Rows:
+    """The place of the rows of a piece in their file, for messages: its name, "line" or "row", and their numbers."""
 
     file: str
     unit: str
     numbers: Sequence[int]
 
     def of(self, row: int) -> str:
-        """Return "FILE line N"."""
+        """Return "FILE line N" for a row of the piece."""
         return f"{self.file} {self.unit} {self.numbers[row]}"
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Consecutive rows: the name of the file, "line" or "row", and the number of the first."""
-
-    file: str
-    unit: str
-    first: int
-
-    def of(self, row: int) -> str:
-        """Return "FILE line N"."""
-        return f"{self.file} {self.unit} {self.first + row}"

@@ -21,7 +21,7 @@ from fleetcount_simulator.cells.xml_stream import elements
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import TraceKeys
-from fleetcount_simulator.populations.columns import BATCH, Column, Scattered
+from fleetcount_simulator.populations.columns import BATCH, Column, Rows
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
 from fleetcount_simulator.populations.tables import Batch, column_names, in_range, parsed_numbers, read_table
 
@@ -163,7 +163,7 @@ def _unexpected(
 
 
 def _sightings(rows: _Rows, file: str, *, geo: bool) -> Sightings:
-    place = Scattered(file, "line", rows.lines)
+    place = Rows(file, "line", rows.lines)
     columns = (
         (rows.time, Column(name="time", form="number", low=0)),
         (rows.x, Column(name="x", form="number", low=-180 if geo else -1e9, high=180 if geo else 1e9)),

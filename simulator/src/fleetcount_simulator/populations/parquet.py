@@ -14,7 +14,7 @@ from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.cells.files import same_file
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.populations.columns import BATCH, Column, Place, Rows, Scattered
+from fleetcount_simulator.populations.columns import BATCH, Column, Rows
 
 _SIZES: Final = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT")
 _WHOLE: Final = frozenset(sign + size for sign in ("", "U") for size in _SIZES)
@@ -43,12 +43,12 @@ def read_parquet(
             connection.execute(f"SELECT {chosen} FROM {source}")  # noqa: S608 # quoted
             first = 1
             while rows := connection.fetchmany(BATCH):
-                place: Rows = Place(path.name, "row", first)
-                first += len(rows)
+                numbers = range(first, first + len(rows))
+                first, place = numbers.stop, Rows(path.name, "row", numbers)
                 if only_with is not None:
                     role = list(columns).index(only_with)
                     there = [number for number, row in enumerate(rows) if row[role] is not None]
-                    place = Scattered(path.name, "row", [first - len(rows) + number for number in there])
+                    place = Rows(path.name, "row", [numbers[one] for one in there])
                     rows = [rows[number] for number in there]
                 if rows:
                     yield _piece(rows, columns, place), place

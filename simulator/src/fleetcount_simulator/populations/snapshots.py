@@ -168,6 +168,13 @@ class Sightings:
     place: Callable[[int], str]
 
 
+def check_vehicle(name: str, row: int, place: Callable[[int], str]) -> None:
+    """Raise ScenarioError, with the place of the row, for a name that no vehicle has."""
+    if not name or len(name) > MAX_NAME or not prints(name) or name != name.strip():
+        allowed = f"1 to {MAX_NAME} printable characters without a blank at an end"
+        raise ScenarioError(f"{place(row)}: the vehicle is {shown(name)}; it must be {allowed}")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kept:
     """Recorded sightings: the epoch, the vehicle's number and the key of its cell."""
@@ -242,9 +249,7 @@ class Recorder:
         number = self._numbers.get(name)
         if number is not None:
             return number
-        if not name or len(name) > MAX_NAME or not prints(name) or name != name.strip():
-            allowed = f"1 to {MAX_NAME} printable characters without a blank at an end"
-            raise ScenarioError(f"{piece.place(row)}: the vehicle is {shown(name)}; it must be {allowed}")
+        check_vehicle(name, row, piece.place)
         number = len(self._numbers)
         if number == MAX_VEHICLES:
             raise ScenarioError(f"{piece.place(row)}: more than {MAX_VEHICLES} vehicles")

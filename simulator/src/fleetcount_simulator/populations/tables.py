@@ -19,7 +19,7 @@ from fleetcount_transport.toml_values import nearest, shown
 from fleetcount_simulator.cells.files import lines
 from fleetcount_simulator.cells.model import Floats
 from fleetcount_simulator.errors import ScenarioError
-from fleetcount_simulator.populations.columns import BATCH, Column, Place, Rows, Scattered
+from fleetcount_simulator.populations.columns import BATCH, Column, Rows
 
 MAX_COLUMNS: Final = 256
 _NUMBER: Final = r"-?[0-9]{1,15}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,3})?"
@@ -129,11 +129,12 @@ def _csv_rows(
                     header = batch[0]
                     where = {role: _position(header, column.name, path.name) for role, column in columns.items()}
                 rows = batch if begun else batch[1:]
-                place: Rows = Place(path.name, "line", first + len(batch) - len(rows))
+                numbers = range(first + len(batch) - len(rows), first + len(batch))
+                place = Rows(path.name, "line", numbers)
                 _check_widths(rows, len(header), place)
                 if only_with is not None:
                     there = [number for number, row in enumerate(rows) if row[where[only_with]]]
-                    place = Scattered(path.name, "line", [first + len(batch) - len(rows) + one for one in there])
+                    place = Rows(path.name, "line", [numbers[one] for one in there])
                     rows = [rows[number] for number in there]
                 yield {role: [row[position] for row in rows] for role, position in where.items()}, place
         except CsvFault as fault:

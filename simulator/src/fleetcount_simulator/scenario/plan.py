@@ -45,43 +45,31 @@ class CasePlan:
         return json.dumps([self.population, self.question], default=str, sort_keys=True)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scenario:
     """A whole study: its name, seed, number of runs and cases.
 
-    `file` is the file's name in messages, `text` its content, `folder` what relative paths in it count from. `case(i)`
+    `file` is the file's name in messages, `text` its content, `folder` what relative paths in it count from,
+    `source` what names its lines. `case(i)`
     gives case i with its population; populations of equal settings are one object, and the eight used last are kept.
     Not safe for threads.
     """
 
-    def __init__(  # noqa: PLR0913 the parts of a file, by name
-        self,
-        *,
-        file: str,
-        name: str,
-        title: str,
-        seed: int,
-        runs: int,
-        engine: EngineName,
-        plans: tuple[CasePlan, ...],
-        axes: tuple[str, ...],
-        text: str,
-        source: ScenarioSource,
-        folder: Path,
-        make_population: PopulationMaker,
-    ) -> None:
-        self.file = file
-        self.name = name
-        self.title = title
-        self.seed = seed
-        self.runs = runs
-        self.engine: EngineName = engine
-        self.plans = plans
-        self.axes = axes
-        self.text = text
-        self.folder = folder
-        self.make_population = make_population
-        self._source = source
-        self._populations: OrderedDict[str, Population] = OrderedDict()
+    file: str
+    name: str
+    title: str
+    seed: int
+    runs: int
+    engine: EngineName
+    plans: tuple[CasePlan, ...]
+    axes: tuple[str, ...]
+    text: str = field(repr=False)
+    source: ScenarioSource = field(repr=False)
+    folder: Path
+    make_population: PopulationMaker
+    _populations: OrderedDict[str, Population] = field(
+        default_factory=OrderedDict[str, Population], init=False, repr=False
+    )
 
     def case(self, index: int) -> Case:
         """Return a case; make its population now unless it is among the eight used last.
@@ -94,7 +82,7 @@ class Scenario:
         if plan.epochs.count > population.epochs:
             can = f"this population can be asked {population.epochs} times"
             key = "epochs.count" if plan.epochs.question is None else "schedule.windows"
-            raise self._source.refuse(key, f"is {plan.epochs.count}; {can}")
+            raise self.source.refuse(key, f"is {plan.epochs.count}; {can}")
         self._check_clock(plan, population)
         return Case(
             index=index,
@@ -116,7 +104,7 @@ class Scenario:
         asked = plan.epochs.question.schedule
         for key, given, own in zip(("every_s", "start_s"), (asked.every_s, asked.first), population.clock, strict=True):
             if given != own:
-                raise self._source.refuse(f"schedule.{key}", f"is {given}; this population is asked by its own {own:g}")
+                raise self.source.refuse(f"schedule.{key}", f"is {given}; this population is asked by its own {own:g}")
 
     def _population(self, plan: CasePlan) -> Population:
         key = plan.population_key
@@ -131,4 +119,4 @@ class Scenario:
         try:
             return self.make_population(plan.population, plan.question, self.seed, self.folder)
         except ScenarioError as error:
-            raise self._source.located(error) from error
+            raise self.source.located(error) from error
