@@ -286,6 +286,22 @@ async def test_a_device_that_holds_every_offer_asks_once_and_goes_on_with_what_i
     assert [query.after is None for query in asked] == [True, False, True, True, False, True]
 
 
+async def test_behind_a_relay_a_query_does_not_say_what_the_device_holds() -> None:
+    offers = in_order(2)
+    asked = list[QuestionQuery]()
+
+    async def answered(query: bytes, _: Any) -> bytes:
+        asked.append(QUESTION_LIST_QUERY.decode(query))
+        return QUESTION_LIST.encode(QuestionList(offers=tuple(offers)))
+
+    async with serving(None, answered) as (transport, _):  # type: ignore[arg-type]  # Nothing is uploaded.
+        transport._relay = transport._servers[0].endpoint  # The server takes what a relay takes.
+        found = [await transport.list_questions() for _ in range(2)]
+
+    assert found == [tuple(offers)] * 2
+    assert [query.held for query in asked] == [None, None]
+
+
 async def test_what_a_device_holds_is_told_with_the_offers_that_it_cannot_read() -> None:
     offers = in_order(2)
     first = ListQuestionsResponse.FromString(QUESTION_LIST.encode(QuestionList(offers=tuple(offers))))

@@ -155,7 +155,8 @@ class GrpcTransport:
         endpoint = server.endpoint
         channel = self._way(server.aggregator_id, endpoint).channel
         known, read = self._listed.get(endpoint, _Offers()), _Offers()
-        held, after, more = known.held, None, True
+        # Behind a relay an aggregator must not know a device again, as by a digest of offers made for it alone.
+        held, after, more = None if self._relay else known.held, None, True
         while more and len(read.by_digest) < MAX_QUESTIONS:
             query = QUESTION_LIST_QUERY.encode(
                 QuestionQuery(aggregator_id=server.aggregator_id, deployment=self._deployment, after=after, held=held)
