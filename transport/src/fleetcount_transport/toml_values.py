@@ -5,7 +5,7 @@ It must not read a file or a table.
 
 import re
 from collections.abc import Collection
-from datetime import datetime
+from datetime import date, time
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final
@@ -24,7 +24,7 @@ def shown(value: object) -> str:
         text = "true" if value else "false"
     elif isinstance(value, Decimal | Fraction):
         text = str(value)
-    elif isinstance(value, datetime):
+    elif isinstance(value, date | time):
         text = value.isoformat()
     elif isinstance(value, dict):
         text = "a table"
