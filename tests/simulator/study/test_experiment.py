@@ -259,8 +259,7 @@ def test_shards_of_other_data_are_refused(tmp_path: Path) -> None:
     run(scenario_of(SMALL), tmp_path / "out")
     registries = replace(REGISTRIES, population=_other_population)
     settings = StudySettings(engine="exact-law", runs=40, output=tmp_path / "out")
-    other = scenario_of(SMALL)
-    other.make_population = _other_population
+    other = replace(scenario_of(SMALL), make_population=_other_population)
 
     with pytest.raises(ScenarioError, match="made from other data"):
         run_study(other, settings, registries, ThisProcess(), quiet)
