@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""Refuses back-quoted names that do not exist: in the documents, and in the docstrings and comments of the code.
+"""Refuses names and headings that do not exist: in the documents, and in the docstrings and comments of the code.
 
 A back-quoted text counts as a name when it is an identifier, a dotted path, a call or subscript of one, a file or
 folder, a word with hyphens, an option, or a `fleetcount` or `make` command. A name exists when code has it (the type
 checkers see to it that it is defined there), when a one-word string, TOML file, .proto file or Makefile spells it, or
 when it stands in `OUTSIDE`. In a dotted path each part must be defined in the class or module before it. Other texts
 (formulas, bytes, shell lines) and fenced blocks are not looked at. What only tests define exists for tests alone.
+
+A relative link to a heading names it as a forge that shows the repository does, so that it leads there too: in small
+letters, without punctuation, a hyphen for a space. The documentation site takes these anchors and others as well.
 
 It must not import what it checks: sources are read as text.
 """
@@ -14,13 +17,16 @@ import builtins
 import keyword
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
+from os.path import normpath
 from pathlib import Path
 
 CODE = ("*/src/fleetcount*/**/*.py", "benchmarks/*.py", "scripts/*.py")
 DOCUMENTS = ("*.md", "docs/**/*.md")
+LINKING = (*DOCUMENTS, "*/**/*.md")
 TEXTS = ("*/**/*.toml", "*.toml", "protos/**/*.proto", "Makefile", ".ci/*", "deploy/*", "deploy/*/*", "scripts/*")
 OUTSIDE = ("sized8", "sized16", "sized32", "i64", "u64", "null", "max_message_bytes", "utils", "coverage-study")
 """The notation of docs/wire.md, JSON, and names that stand for any name."""
@@ -57,6 +63,8 @@ _CLASS = re.compile(r"^([ ]*)class (\w+)(?:\((.*?)\))?:(.*\n(?:\1[ ]+.*\n|\n)*)"
 _QUOTED = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
 _FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
 _DOTTED = re.compile(r"(_{0,2}[A-Za-z]\w*(?:\.[A-Za-z_]\w*)*)(?:\(.*\)|\[.*\])?")
+_HEADING = re.compile(r"^#{1,6} +(.*?) *$", re.MULTILINE)
+_LINK = re.compile(r"\]\(([^):#]*)#([^)]*)\)")
 _ROOM = re.compile(r"src/fleetcount(_\w+)?/")
 
 
@@ -170,6 +178,23 @@ def unknown_names(names: Names, path: Path, source: str) -> Iterator[str]:
                 yield f"{path}:{first + text.count(chr(10), 0, quoted.start())}: `{quoted[1]}` does not exist"
 
 
+def anchors_of(page: str) -> Iterator[str]:
+    """Yield the anchor of each heading of a page; one that comes again has its number behind it."""
+    seen: Counter[str] = Counter()
+    for heading in _HEADING.findall(_FENCE.sub("", page)):
+        anchor = re.sub(r"[^\w -]", "", re.sub(r"\]\(.*?\)", "", heading)).lower().replace(" ", "-")
+        yield f"{anchor}-{seen[anchor]}" if seen[anchor] else anchor
+        seen[anchor] += 1
+
+
+def dead_links(path: Path, pages: dict[Path, str]) -> Iterator[str]:
+    """Yield a line for each link from a page to a heading that no page has under this anchor."""
+    for link in _LINK.finditer(text := next(prose_of(path, pages[path]))[1]):
+        target = Path(normpath(path.parent / link[1])) if link[1] else path
+        if link[2] not in anchors_of(pages.get(target, "")):
+            yield f"{path}:{text.count(chr(10), 0, link.start()) + 1}: no heading {link[1]}#{link[2]}"
+
+
 def _read(root: Path, *patterns: str) -> dict[Path, str]:
     found = sorted({path for pattern in patterns for path in root.glob(pattern) if path.is_file()})
     return {path.relative_to(root): path.read_text(encoding="utf-8") for path in found}
@@ -183,7 +208,7 @@ def _paths(root: Path) -> set[str]:
 
 
 def check(root: Path) -> list[str]:
-    """Return a line for each back-quoted name below `root` that does not exist."""
+    """Return a line for each back-quoted name and each heading that a link names below `root` and does not exist."""
     sources = _read(root, *CODE)
     names = Names(paths=_paths(root))
     for text in _read(root, *TEXTS).values():
@@ -193,6 +218,8 @@ def check(root: Path) -> list[str]:
     found = [
         line for path, text in (sources | _read(root, *DOCUMENTS)).items() for line in unknown_names(names, path, text)
     ]
+    pages = {path: text for path, text in _read(root, *LINKING).items() if path.parts[0] != "out"}
+    found += [line for path in pages for line in dead_links(path, pages)]
     tests = _read(root, "tests/**/*.py")
     for path, source in tests.items():
         names.add_module(path, source)

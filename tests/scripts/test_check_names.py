@@ -126,3 +126,22 @@ def test_what_only_a_test_defines_exists_for_tests_alone(repository: Path) -> No
 
 def test_a_fenced_block_is_not_looked_at(repository: Path) -> None:
     assert found_in_document(repository, "this\n```\necho `crate`\n```\nand that") == []
+
+
+LEADS = ["#7-the-box-of-a-client", "page.md#boxes", "page.md#boxes-1", "lids/lid.md#round", "../README.md#top"]
+"""Anchors as a forge gives them, from docs/page.md."""
+DEAD = ["#the-box-of-a-client", "#7.-the-box-of-a-client", "page.md#boxes-2", "lids/lid.md#flat", "lid.md#round"]
+"""The first one leads to its heading on the documentation site alone."""
+
+
+def test_a_link_names_a_heading_by_the_anchor_that_a_forge_gives_it(repository: Path) -> None:
+    (repository / "README.md").write_text("# Top\n", encoding="utf-8")
+    (repository / "docs" / "lids").mkdir()
+    (repository / "docs" / "lids" / "lid.md").write_text("# Lids\n\n## Round\n\n```\n## Flat\n```\n", encoding="utf-8")
+    headings = "again.\n\n## 7. The `Box` of a [client](page.md)\n\n## Boxes\n\n"
+
+    for link in LEADS:
+        assert found_in_document(repository, f"{headings}[one]({link})") == [], link
+    for link in DEAD:
+        assert found_in_document(repository, f"{headings}[one]({link})") == [f"docs/page.md:9: no heading {link}"], link
+    assert found_in_document(repository, "[one](https://example.org/page#part)") == []
