@@ -17,8 +17,8 @@ _HEAD: Final = """# Reliability
 Written by `python -m tests.campaign`; do not edit. A trial is one window of nine devices at two aggregators in
 processes of their own, with TLS and stores; a third of the devices reports directly, a third through a broker and a
 third through a relay. Eight windows at a time follow each other closely, and a fault strikes at a random moment. Every
-device has a cell for itself and coins that the test fixes, and no noise is added: a cell of the record says how often
-its device counts. A lost device shows in the sampled half, a doubled one always.
+device has a cell for itself, fixed coins, and no noise: the record says how often it counts. A lost device shows in the
+sampled half, a doubled one always.
 
 * lost: a device holds every receipt and the released window does not count it, or the window ended for want of reports
   although enough devices hold every receipt; not those whose only copy a flipped bit hit, if the aggregator says how
@@ -31,14 +31,14 @@ its device counts. A lost device shows in the sampled half, a doubled one always
 
 A window may end without a release, for a public reason; then no device is counted and none is lost. A window that had
 ended before the fault stands in the row "nothing". A clock is off, by up to six seconds, or far off, an hour, a day or
-400 days, ahead or behind, in a process whose `time.time` was replaced before it started. A far clock over PostgreSQL is
-either that of the whole machine, whose server tells the same time, or of the process alone, which must then refuse to
-start; later the process starts with the right one. strace lets every fsync of a process return EIO; the kernel limits
-files, descriptors and memory to at most what a process has. A denied device may be left out of a window that goes on,
-and counts in none that opens later. The p99 of fewer than a hundred values is the longest.
+400 days, ahead or behind, in a process whose `time.time` was replaced before it started. Over PostgreSQL the server
+tells the same far time, or the process must refuse to start; later it starts with the right clock. strace lets every
+fsync of a process return EIO; the kernel limits files, descriptors and memory to at most what a process has. A denied
+device may be left out of a window that goes on, and counts in none that opens later. The p99 of fewer than a hundred
+values is the longest.
 
-A sentence with figures names the day and the commit of what ran. `make nightly` has a thousand trials and a million
-lists of failures each time, and writes this page anew. [Faults](faults.md) lists what else can go wrong.
+`make nightly` has a thousand trials and a million lists of failures each time, and writes this page anew.
+[Faults](faults.md) lists what else can go wrong.
 """
 
 
