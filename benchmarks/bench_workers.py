@@ -35,7 +35,8 @@ from fleetcount_aggregator.storage.row_types import WindowChange
 from fleetcount_aggregator.storage.rows import read_window
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.remote_workers import RemoteWorkers
-from fleetcount_aggregator.verification.workers import ProcessWorkers, VerifiedReports, Workers, verify_reports
+from fleetcount_aggregator.verification.share_arithmetic import VerifiedReports, verify_reports
+from fleetcount_aggregator.verification.workers import ProcessWorkers, Workers
 from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.question.question import SignedQuestion, window_at

@@ -34,7 +34,8 @@ from fleetcount_aggregator.storage.postgres_engine import LEAD_LOCK, PostgresEng
 from fleetcount_aggregator.storage.rows import read_window
 from fleetcount_aggregator.storage.store import Store
 from fleetcount_aggregator.verification.remote_workers import RemoteWorkers
-from fleetcount_aggregator.verification.workers import ProcessWorkers, VerifiedReports, verify_reports
+from fleetcount_aggregator.verification.share_arithmetic import VerifiedReports, verify_reports
+from fleetcount_aggregator.verification.workers import ProcessWorkers
 from fleetcount_protocol.question.question import decode_signed_question, encode_signed_question
 from fleetcount_protocol.window.window import Window
 from rows import Row, report, smoke

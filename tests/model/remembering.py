@@ -16,7 +16,7 @@ from fleetcount_aggregator.intake import session_opening
 from fleetcount_aggregator.storage import data_keys
 from fleetcount_aggregator.storage.log_slice import LoadedReports
 from fleetcount_aggregator.storage.report_ids import sorted_leaf_digests
-from fleetcount_aggregator.verification.workers import sum_reports, verify_reports
+from fleetcount_aggregator.verification.share_arithmetic import sum_reports, verify_reports
 from fleetcount_protocol.channel.greetings import decode_epoch, decode_greeting
 from fleetcount_protocol.question.question import decode_signed_question
 from fleetcount_protocol.release.commitments import leaf_digests

@@ -1,11 +1,12 @@
-"""What a worker process is given to do in tests of how it dies or waits; here, so that it finds the functions."""
+"""What a worker process is given to do in tests of how it dies, waits or grows: it must find the functions."""
 
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
-from fleetcount_aggregator.verification.workers import ProofSetting
+from fleetcount_aggregator.verification.share_arithmetic import ProofSetting
 
 
 def dies_unless_scalar(setting: ProofSetting, number: int) -> str:
@@ -41,3 +42,21 @@ def wait_for(mark: Path) -> None:
     """Wait until a file is there."""
     while not mark.exists():
         time.sleep(0.01)
+
+
+def loaded(names: frozenset[str]) -> set[str]:
+    """Return which of these modules this process has loaded."""
+    return names & set(sys.modules)
+
+
+def loaded_by_readings(names: frozenset[str]) -> set[str]:
+    """Return which of these modules a process has loaded that read a release of each design."""
+    from fractions import Fraction
+
+    from fleetcount_analysis.reading import read
+
+    from tests.support.designs import every_design
+
+    for design in every_design((2,)):
+        read(design, [200] * design.output_count, Fraction(9, 10))
+    return loaded(names)

@@ -27,6 +27,7 @@ from fleetcount_mechanisms.geometric import SMALLEST_EPSILON
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, TwoSidedNoise
 from numpy.typing import NDArray
 
+from fleetcount_analysis.binomial import binomial_mass
 from fleetcount_analysis.errors import RangeError, TooLargeError
 from fleetcount_analysis.gaussian_sums import GaussianSum
 
@@ -243,7 +244,7 @@ class SamplingChannel:
         if self.sampling_rate == 1:
             return -reach, shifted
         # Sums of products of positive numbers keep their relative precision in the tails; a transform would lose it.
-        sampled = scipy.stats.binom.pmf(n[None, :], n[:, None], float(self.sampling_rate))
+        sampled = binomial_mass(n[None, :], n[:, None], float(self.sampling_rate))
         return -reach, np.asarray(sampled @ shifted, dtype=np.float64)
 
     def _tail(self, counts: Integers, outputs: Integers, *, upper: bool) -> Floats:
@@ -366,5 +367,4 @@ def _binomial_mass(n: Integers, low: Integers, high: Integers, width: int, p: fl
     ratio = np.where(valid, (top - b + 1) * p, 1.0) / np.where(valid & (b > 0), b * (1 - p), 1.0)
     ratio[:, 0] = 1.0
     steps = np.cumsum(np.log(ratio), axis=1)
-    exact = np.asarray(scipy.stats.binom.pmf(low, n, p), dtype=np.float64)
-    return np.asarray(np.where(valid, np.exp(steps), 0.0) * exact[:, None], dtype=np.float64)
+    return np.asarray(np.where(valid, np.exp(steps), 0.0) * binomial_mass(low, n, p)[:, None], dtype=np.float64)

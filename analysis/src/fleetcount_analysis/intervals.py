@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from fleetcount_analysis.channels import LARGEST_COUNT, AnySum, NoiseSize, SamplingChannel, noise_sum
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.estimates import ResponseLaw, response_channel, response_participants
+from fleetcount_analysis.one_sided_sums import OneSidedSum
 from fleetcount_analysis.response_tails import ResponseChannel
 
 Floats = NDArray[np.float64]
@@ -218,8 +219,8 @@ def one_sided_intervals(
     _tail_of(level)
     if epsilon <= 0:
         raise RangeError("epsilon", epsilon, "above 0")
-    keep = -math.expm1(-float(epsilon))
-    reach = max(0, int(scipy.stats.nbinom.isf(float(1 - level), _checked_aggregators(aggregators), keep)))
+    noise = OneSidedSum(epsilon=epsilon, terms=_checked_aggregators(aggregators))
+    reach = noise.reach_beyond(float(1 - level))
     values = _checked_outputs(outputs)
     return _whole(values - reach, values, None)
 

@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis.channels import NoiseSize, SamplingChannel, check_entries, noise_sum
 from fleetcount_analysis.errors import NoOptimumError, RangeError, ShapeError, TooLargeError
+from fleetcount_analysis.one_sided_sums import OneSidedSum
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -87,11 +88,11 @@ def one_sided_remap(prior: ArrayLike, loss: Loss, noise: OneSidedNoise, aggregat
         RangeError, ShapeError, TooLargeError: as `sampling_remap`.
     """
     weights = checked_prior(prior)
-    count, keep = weights.size - 1, -math.expm1(-float(noise.epsilon))
-    reach = int(scipy.stats.nbinom.isf(_TAIL, aggregators, keep)) + 1
+    count, law = weights.size - 1, OneSidedSum(epsilon=noise.epsilon, terms=aggregators)
+    reach = law.reach_beyond(_TAIL) + 1
     check_entries(count, count + reach + 1)
     n, z = np.arange(count + 1), np.arange(count + reach + 1)
-    matrix = scipy.stats.nbinom.pmf(z[None, :] - n[:, None], aggregators, keep)
+    matrix = np.exp(law.log_mass(z[None, :] - n[:, None]))
     if noise.direction == "up":
         return optimal_remap(weights, matrix, loss)
     # Noise downwards is the mirror image: count - (output - n) for the count n - i.

@@ -28,7 +28,7 @@ from fleetcount_aggregator.storage.rows import (
     read_ledger,
     read_step,
 )
-from fleetcount_aggregator.verification.workers import sum_reports
+from fleetcount_aggregator.verification.share_arithmetic import sum_reports
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.errors import PeerProblem, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId

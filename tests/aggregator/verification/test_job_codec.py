@@ -10,7 +10,7 @@ from fleetcount_aggregator.verification.job_codec import (
     encode_job,
     encode_result,
 )
-from fleetcount_aggregator.verification.workers import VerifiedReports
+from fleetcount_aggregator.verification.share_arithmetic import VerifiedReports
 from fleetcount_protocol.errors import DecodeError
 
 JOB = VerifyJob(

@@ -13,11 +13,21 @@ import pytest
 from fleetcount_aggregator.verification import compile_ahead as warming
 from fleetcount_aggregator.verification import self_check as kernel_check
 from fleetcount_aggregator.verification.compile_ahead import STEPS, _compile, compile_ahead
-from fleetcount_aggregator.verification.workers import ProcessWorkers, ProofSetting
+from fleetcount_aggregator.verification.share_arithmetic import ProofSetting
+from fleetcount_aggregator.verification.workers import ProcessWorkers
 from fleetcount_kernel import compiling
 from structlog.testing import capture_logs
 
-from tests.support.dying import asked_for, dies_once, dies_unless_scalar, kill_oneself, nothing, wait_for
+from tests.support.dying import (
+    asked_for,
+    dies_once,
+    dies_unless_scalar,
+    kill_oneself,
+    loaded,
+    loaded_by_readings,
+    nothing,
+    wait_for,
+)
 
 pytestmark = pytest.mark.processes
 
@@ -202,3 +212,25 @@ def test_every_kind_of_window_is_compiled_ahead_where_that_is_of_use(
         step()
 
     assert len(set(compiled)) == len(compiled) == (9 if kept else 0)
+
+
+async def test_a_worker_loads_no_event_loop_no_transport_and_no_logging() -> None:
+    workers = ProcessWorkers(1, warm=True)
+    try:
+        found = await workers.run(
+            loaded, frozenset({"asyncio", "ssl", "grpc", "structlog", "cryptography.x509", "scipy.special"})
+        )
+    finally:
+        await workers.close()
+
+    assert found == set()
+
+
+async def test_a_worker_reads_a_release_of_every_design_without_the_laws_of_scipy() -> None:
+    workers = ProcessWorkers(1, warm=False)
+    try:
+        found = await workers.run(loaded_by_readings, frozenset({"scipy.stats", "scipy.special"}))
+    finally:
+        await workers.close()
+
+    assert found == {"scipy.special"}

@@ -39,7 +39,7 @@ from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict
 from fleetcount_aggregator.storage.rows import read_batch
 from fleetcount_aggregator.storage.store import every_batch
-from fleetcount_aggregator.verification.workers import VerifiedReports
+from fleetcount_aggregator.verification.share_arithmetic import VerifiedReports
 
 _FREE: Final = -1
 _MOST_AT_ONCE: Final = 64

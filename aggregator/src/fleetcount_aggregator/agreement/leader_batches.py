@@ -31,7 +31,8 @@ from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.report_ids import ReportIds
 from fleetcount_aggregator.storage.row_types import BatchRow, ReportVerdict
 from fleetcount_aggregator.storage.store import every_batch
-from fleetcount_aggregator.verification.workers import VerifiedReports, Workers, combine_shares
+from fleetcount_aggregator.verification.share_arithmetic import VerifiedReports, combine_shares
+from fleetcount_aggregator.verification.workers import Workers
 
 _IN_FLIGHT: Final = 8
 """Batches under way at once: this leader verifies one while the helpers verify others."""

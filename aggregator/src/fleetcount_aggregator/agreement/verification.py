@@ -20,7 +20,8 @@ from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.storage.log_slice import CompleteReports
 from fleetcount_aggregator.storage.row_types import BatchRow
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, Workers, verify_reports
+from fleetcount_aggregator.verification.share_arithmetic import ProofSetting, VerifiedReports, verify_reports
+from fleetcount_aggregator.verification.workers import Workers
 
 _NUMBER_BYTES: Final = 4
 _WORTH_COMPILING: Final = 1_000_000

@@ -21,7 +21,7 @@ from fleetcount_aggregator.storage.data_keys import DataKey
 from fleetcount_aggregator.storage.errors import Damage, DamagedError
 from fleetcount_aggregator.storage.row_types import WindowRow
 from fleetcount_aggregator.storage.store import Store
-from fleetcount_aggregator.verification.workers import ProofSetting
+from fleetcount_aggregator.verification.share_arithmetic import ProofSetting
 
 WHOLE: Final = 0
 """Round number of a report that travels in one piece."""

@@ -23,7 +23,8 @@ from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import ReportVerdict
 from fleetcount_aggregator.storage.rows import read_included
 from fleetcount_aggregator.storage.store import Store, every_batch
-from fleetcount_aggregator.verification.workers import Workers, sum_reports
+from fleetcount_aggregator.verification.share_arithmetic import sum_reports
+from fleetcount_aggregator.verification.workers import Workers
 
 _BLOCK: Final = 4096
 """Reports subtracted from a sum at once."""

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 _ENDPOINT_SLACK: Final = 1
 """Largest difference of interval ends: floating point may differ in the last digit between machines."""
 
+ReleasedNumbers = tuple[tuple[int, ...], int | None]
+"""The opened numbers of a record's cells, and that of its participants where it has one."""
+
 
 def release_time(window: Window, now: int) -> int:
     """Return the time in a record (Unix seconds), rounded up to the window's time grid to hide this machine's."""
@@ -95,6 +98,19 @@ def _participants(design: Design, opened: int, level: Fraction) -> NoisedPartici
     count = Design(answer=Truth(1), noise=design.noise, values=1, aggregators=design.aggregators)
     reading = read(count, [opened], level)
     return NoisedParticipants(raw=opened, low=int(reading.low[0]), high=int(reading.high[0]))
+
+
+def largest_posterior(window: bytes, windows: tuple[ReleasedNumbers, ...]) -> float:
+    """Return the largest posterior, 0 where there is none and 1 where it cannot be computed; the workers run it."""
+    from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told  # As above.
+    from fleetcount_analysis.errors import AnalysisError
+
+    design = decode_window(window).design
+    opened = [OpenedWindow.of(design, numbers, participants) for numbers, participants in windows]
+    try:
+        return most_told(design, opened) or 0.0
+    except AnalysisError:
+        return 1.0
 
 
 def same_record(own: ReleaseRecord, other: ReleaseRecord) -> bool:

@@ -31,7 +31,7 @@ from fleetcount_protocol.release.commitments import (
     open_noised_shares,
 )
 from fleetcount_protocol.release.record import ReleaseRecord, decode_record, sign_record, verify_record_signatures
-from fleetcount_protocol.window.window import decode_window, opened_count, opened_noise, opened_ranges
+from fleetcount_protocol.window.window import opened_count, opened_noise, opened_ranges
 from fleetcount_transport.logs import log
 
 from fleetcount_aggregator.agreement.report_set import close_intake, sealed_digest
@@ -43,7 +43,14 @@ from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.peers import PeerRefusalError
 from fleetcount_aggregator.release.chain import chain_link, check_link
 from fleetcount_aggregator.release.noise import noised_share, set_sum
-from fleetcount_aggregator.release.record import WindowTerms, record_bytes, release_time, same_record
+from fleetcount_aggregator.release.record import (
+    ReleasedNumbers,
+    WindowTerms,
+    largest_posterior,
+    record_bytes,
+    release_time,
+    same_record,
+)
 from fleetcount_aggregator.storage.question_rows import read_decided_of
 from fleetcount_aggregator.storage.rows import read_included, read_window
 from fleetcount_aggregator.verification.workers import Workers
@@ -51,10 +58,6 @@ from fleetcount_aggregator.windows.budget import debit_row
 
 _CLOCK_LEEWAY_S: Final = 300
 """Seconds by which a record's time may be ahead of this aggregator's clock."""
-
-
-_Numbers = tuple[tuple[int, ...], int | None]
-"""The opened numbers of a record's cells, and that of its participants where it has one."""
 
 
 class ReleaseSteps:
@@ -198,7 +201,7 @@ class ReleaseSteps:
         previous = await self._previous(record)
         if previous is not None:
             windows.insert(0, _numbers(previous))
-        posterior = await self._workers.run(_largest_posterior, window.asked.canonical, tuple(windows))
+        posterior = await self._workers.run(largest_posterior, window.asked.canonical, tuple(windows))
         if posterior > limit:
             log.warning("posterior_too_large", window=str(window.window_id))
             raise PeerRefusalError(PeerProblem.POSTERIOR_TOO_LARGE)
@@ -303,18 +306,5 @@ class ReleaseSteps:
         return ReleaseAnswer(state=row.state, record=finished.record, signatures=finished.signatures)
 
 
-def _numbers(record: ReleaseRecord) -> _Numbers:
+def _numbers(record: ReleaseRecord) -> ReleasedNumbers:
     return tuple(cell.raw for cell in record.cells), None if record.participants is None else record.participants.raw
-
-
-def _largest_posterior(window: bytes, windows: tuple[_Numbers, ...]) -> float:
-    """Return the largest posterior, 0 where there is none and 1 where it cannot be computed; the workers run it."""
-    from fleetcount_analysis.answers.disclosure import OpenedWindow, most_told  # SciPy: as in `release.record`.
-    from fleetcount_analysis.errors import AnalysisError
-
-    design = decode_window(window).design
-    opened = [OpenedWindow.of(design, numbers, participants) for numbers, participants in windows]
-    try:
-        return most_told(design, opened) or 0.0
-    except AnalysisError:
-        return 1.0

@@ -23,7 +23,8 @@ from fleetcount_aggregator.storage.log_slice import LogSlice
 from fleetcount_aggregator.storage.rows import read_window
 from fleetcount_aggregator.verification.job_codec import decode_job, encode_failure, encode_result
 from fleetcount_aggregator.verification.remote_workers import open_job, seal_result
-from fleetcount_aggregator.verification.workers import Workers, verify_reports
+from fleetcount_aggregator.verification.share_arithmetic import verify_reports
+from fleetcount_aggregator.verification.workers import Workers
 
 HEARTBEAT_S: Final = 1.0
 """How often the server hears of a job that is in work."""

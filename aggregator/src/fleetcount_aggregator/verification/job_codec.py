@@ -15,7 +15,7 @@ from fleetcount_protocol.vdaf.field import SEED_SIZE
 from numpy.typing import NDArray
 
 from fleetcount_aggregator.verification.choice import Prefer
-from fleetcount_aggregator.verification.workers import VerifiedReports
+from fleetcount_aggregator.verification.share_arithmetic import VerifiedReports
 
 _JOB: Final = b"fc verify job 1"
 _RESULT: Final = b"fc verify result 1"

@@ -19,7 +19,8 @@ from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.jobs import Jobs
 from fleetcount_aggregator.storage.log_slice import LogSlice
 from fleetcount_aggregator.verification.job_codec import VerifyJob, decode_result, encode_job
-from fleetcount_aggregator.verification.workers import ProofSetting, VerifiedReports, Workers, verify_reports
+from fleetcount_aggregator.verification.share_arithmetic import ProofSetting, VerifiedReports, verify_reports
+from fleetcount_aggregator.verification.workers import Workers
 
 Result = TypeVar("Result")
 ASKED_AT_ONCE: Final = 16

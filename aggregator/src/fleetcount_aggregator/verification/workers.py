@@ -1,129 +1,30 @@
-"""The arithmetic on shares, run outside the event loop: loading and verifying reports, combining, adding up.
+"""Worker processes: where the arithmetic on shares (`share_arithmetic`) runs, outside the event loop.
 
-Every function takes plain values and gives plain values; the pool starts fresh processes (spawn), since gRPC forbids a
-fork. Reports are read from the store by the worker itself (`ReportSource`). Nothing here stores, sends or logs.
+The pool starts fresh processes (spawn), since gRPC forbids a fork. Nothing here stores or sends.
 """
 
 import asyncio
-import importlib
-import multiprocessing
 import os
 import signal
-import threading
 import warnings
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from dataclasses import replace
 from multiprocessing import resource_tracker
 from multiprocessing.context import SpawnContext, SpawnProcess
 from typing import Any, Final, Protocol, TypeVar
 
-from fleetcount_kernel.proofs import BatchVerifier, ProofBatch, VerifierSetting, setting_of
-from fleetcount_protocol.errors import MachineError, RejectReason
-from fleetcount_protocol.ids import Digest
-from fleetcount_protocol.release.commitments import public_share_digest
-from fleetcount_protocol.vdaf.field import SEED_SIZE
-from fleetcount_protocol.window.window import decode_window
-from fleetcount_transport.hardening import keep_out_of_dumps
+from fleetcount_protocol.errors import MachineError
 from fleetcount_transport.logs import log
 
-from fleetcount_aggregator.host.malloc import keep_batches
-from fleetcount_aggregator.storage.errors import StoreError
-from fleetcount_aggregator.storage.log_slice import ReportSource
-from fleetcount_aggregator.verification.choice import Prefer, combine, new_batch_verifier
 from fleetcount_aggregator.verification.compile_ahead import crashed
+from fleetcount_aggregator.verification.share_arithmetic import ProofSetting
+from fleetcount_aggregator.verification.worker_process import begin_worker, warm_up
 
 Result = TypeVar("Result")
 _ATTEMPTS: Final = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProofSetting:
-    """What the arithmetic of one window at one aggregator needs: its canonical bytes, verify key and share number.
-
-    `prefer` is which implementation, as for `verifiers.new_batch_verifier`; all give the same bytes.
-    """
-
-    window: bytes
-    verify_key: bytes = field(repr=False)
-    position: int
-    prefer: Prefer = "auto"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VerifiedReports:
-    """What verification of n reports gives, in their order; see `proofs.VerifiedBatch`.
-
-    `share_digests` n x 32: of the public shares, zeros for a report that is damaged in the store (its reason is
-    MALFORMED); `damaged` are the numbers of those.
-    """
-
-    reasons: bytes
-    seeds: bytes = field(repr=False)
-    verifier_shares: bytes = field(repr=False)
-    share_digests: bytes
-    output_sum: bytes = field(repr=False)
-    damaged: tuple[int, ...]
-
-
-@lru_cache(maxsize=16)
-def _verifier(setting: ProofSetting) -> tuple[VerifierSetting, BatchVerifier]:
-    opened = setting_of(decode_window(setting.window), setting.verify_key, setting.position)
-    return opened, new_batch_verifier(opened, prefer=setting.prefer)
-
-
-def verify_reports(setting: ProofSetting, source: ReportSource) -> VerifiedReports:
-    """Return this aggregator's verifier share of every report, or why it is out, and the sum of the verified ones."""
-    loaded = source.load()
-    opened, verifier = _verifier(setting)
-    verified = verifier.verify(loaded.batch)
-    filler = partial(_filled, damaged=loaded.damaged)
-    return VerifiedReports(
-        reasons=filler(verified.reasons, 1, bytes((RejectReason.MALFORMED.value,))),
-        seeds=filler(verified.seeds, SEED_SIZE, bytes(SEED_SIZE)),
-        verifier_shares=filler(
-            verified.verifier_shares, opened.prio3.verifier_share_size, bytes(opened.prio3.verifier_share_size)
-        ),
-        share_digests=filler(_share_digests(loaded.batch), Digest.SIZE, bytes(Digest.SIZE)),
-        output_sum=verified.output_sum,
-        damaged=loaded.damaged,
-    )
-
-
-def _share_digests(batch: ProofBatch) -> bytes:
-    if not batch.count:
-        return b""
-    size = len(batch.public_shares) // batch.count
-    shares = (batch.public_shares[start : start + size] for start in range(0, len(batch.public_shares), size))
-    return b"".join(map(public_share_digest, shares))
-
-
-def _filled(column: bytes, size: int, filling: bytes, *, damaged: Sequence[int]) -> bytes:
-    """Return a column with a filling in the places of the damaged reports, which verification did not see."""
-    for number in damaged:
-        column = column[: number * size] + filling + column[number * size :]
-    return column
-
-
-def combine_shares(setting: ProofSetting, shares: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return verifier messages and whether each proof holds, from all aggregators' shares; see `verifiers.combine`."""
-    opened, _ = _verifier(setting)
-    return combine(opened.prio3, opened.ctx, shares, prefer=setting.prefer)
-
-
-def sum_reports(setting: ProofSetting, source: ReportSource) -> bytes:
-    """Return the sum of the opened outputs of reports that were verified before.
-
-    Raises:
-        StoreError: one of them is damaged in the store by now.
-    """
-    loaded = source.load()
-    if loaded.damaged:
-        raise StoreError(f"{len(loaded.damaged)} reports that were verified do not open any more")
-    return _verifier(setting)[1].sum_outputs(loaded.batch)
 
 
 class Workers(Protocol):
@@ -168,7 +69,7 @@ class _Pool:
     def __init__(self, count: int) -> None:
         _start_silent_tracker()
         self._context = _Spawning()
-        self.executor = ProcessPoolExecutor(max_workers=count, mp_context=self._context, initializer=_begin_worker)
+        self.executor = ProcessPoolExecutor(max_workers=count, mp_context=self._context, initializer=begin_worker)
         self.met_compiled_code = False
 
     async def end(self) -> bool:
@@ -226,7 +127,7 @@ class ProcessWorkers:
     def _start(self) -> _Pool:
         pool = _Pool(self._count)
         if self._warm:
-            pool.executor.submit(_warm_up)
+            pool.executor.submit(warm_up)
         return pool
 
     def compile_ahead(self, compiling: Callable[[], Awaitable[bool]], *, pause_s: float = 0.0) -> None:
@@ -300,28 +201,3 @@ def _in_plain_python(argument: object) -> object:
     if isinstance(argument, ProofSetting) and argument.prefer == "auto":
         return replace(argument, prefer="scalar")
     return argument
-
-
-def _begin_worker() -> None:
-    """Leave Ctrl-C and SIGTERM to the parent, and end with it, even when it is killed; leave no dump of the shares."""
-    keep_out_of_dumps()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    keep_batches()
-    threading.Thread(target=_end_with_parent, name="parent-watch", daemon=True).start()
-
-
-def _warm_up() -> None:
-    """Load what a release needs before the first one waits for it: SciPy takes a second."""
-    for name in (
-        "fleetcount_aggregator.release.record",
-        "fleetcount_analysis.estimates",
-        "fleetcount_analysis.intervals",
-    ):
-        importlib.import_module(name)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

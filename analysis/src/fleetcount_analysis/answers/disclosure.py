@@ -18,7 +18,6 @@ from fractions import Fraction
 from itertools import pairwise
 
 import numpy as np
-import scipy
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import NDArray
@@ -29,6 +28,7 @@ from fleetcount_analysis.answers.noises import noise_total
 from fleetcount_analysis.answers.shares import LOG_TAIL, counts_between, mean_share
 from fleetcount_analysis.channels import LARGEST_COUNT
 from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.one_sided_sums import OneSidedSum
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,11 +138,11 @@ def _counts(design: Design, seen: int, noises: int) -> tuple[NDArray[np.int64], 
     """
     noise = design.noise
     if isinstance(noise, OneSidedNoise):
-        keep, sign = -math.expm1(-float(noise.epsilon)), 1 if noise.direction == "up" else -1
-        reach = int(scipy.stats.nbinom.isf(math.exp(-LOG_TAIL), noises, keep))
+        one_sided, sign = OneSidedSum(epsilon=noise.epsilon, terms=noises), 1 if noise.direction == "up" else -1
+        reach = one_sided.reach_beyond(math.exp(-LOG_TAIL))
         below, above = (0, reach) if sign == 1 else (reach, 0)
         counts, widths, fine = counts_between(seen - above, seen + below)
-        return counts, scipy.stats.nbinom.logpmf(sign * (seen - counts), noises, keep) + widths, fine
+        return counts, one_sided.log_mass(sign * (seen - counts)) + widths, fine
     law = noise_total(noise, noises)
     reach = law.reach_of(LOG_TAIL)
     counts, widths, fine = counts_between(seen - reach, seen + reach)

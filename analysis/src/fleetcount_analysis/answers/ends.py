@@ -22,7 +22,6 @@ It must not know a table: its arguments are sums of opened numbers. No other mod
 Source: docs/privacy.md 1.2 and 2.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -42,6 +41,7 @@ from fleetcount_analysis.answers.tails import JoinedLaw, SumLaw, first_true, sam
 from fleetcount_analysis.channels import LARGEST_COUNT, AnySum
 from fleetcount_analysis.errors import RangeError, TooLargeError
 from fleetcount_analysis.intervals import channel_ends
+from fleetcount_analysis.one_sided_sums import OneSidedSum
 from fleetcount_analysis.response_tails import ResponseChannel
 
 Floats = NDArray[np.float64]
@@ -276,7 +276,7 @@ def _sampled(design: Design, sums: Sums) -> SumLaw:
 
 def _one_sided(noise: OneSidedNoise, values: Integers, terms: int, error: float) -> Ends:
     """Return [Y - m, Y] for noise >= 0 and [Y, Y + m] for noise <= 0, m the upper quantile of the negative binomial."""
-    reach = max(0, int(scipy.stats.nbinom.isf(error, terms, -math.expm1(-float(noise.epsilon)))))
+    reach = OneSidedSum(epsilon=noise.epsilon, terms=terms).reach_beyond(error)
     return (values - reach, values) if noise.direction == "up" else (values, values + reach)
 
 
@@ -284,23 +284,22 @@ def _one_sided_difference(design: Design, values: Integers, later: int, earlier:
     """Return [D - m, D + m'] for sums of `later` and `earlier` counts, exact; m equals m' for equal numbers."""
     noise = cast("OneSidedNoise", design.noise)
     added, taken = (later, earlier) if noise.direction == "up" else (earlier, later)
-    chance, k = -math.expm1(-float(noise.epsilon)), design.aggregators
-    down = _negative_binomial_reach(k * added, k * taken, chance, tail)
-    return values - down, values + _negative_binomial_reach(k * taken, k * added, chance, tail)
+    plus, minus = (OneSidedSum(epsilon=noise.epsilon, terms=design.aggregators * one) for one in (added, taken))
+    return values - _difference_reach(plus, minus, tail), values + _difference_reach(minus, plus, tail)
 
 
-def _negative_binomial_reach(added: int, taken: int, chance: float, tail: float) -> int:
-    """Return the largest m with P[A - B >= m] > tail, A and B sums of `added` and `taken` geometric draws from 0 on."""
-    last = int(scipy.stats.nbinom.isf(_IGNORED * tail, taken, chance))
+def _difference_reach(added: OneSidedSum, taken: OneSidedSum, tail: float) -> int:
+    """Return the largest m with P[A - B >= m] > tail, A and B independent sums of the two laws."""
+    last = taken.reach_beyond(_IGNORED * tail)
     if last > _MOST_TERMS:
         raise TooLargeError(f"one-sided noise that spreads over {last} numbers; exact differences go to {_MOST_TERMS}")
     below = np.arange(last + 1)
-    masses = scipy.stats.nbinom.pmf(below, taken, chance)
+    masses = np.exp(taken.log_mass(below))
 
     def likely(m: int) -> bool:
-        return float(masses @ scipy.stats.nbinom.sf(below + (m - 1), added, chance)) + _IGNORED * tail > tail
+        return float(masses @ added.upper_tail(below + m)) + _IGNORED * tail > tail
 
-    low, high = -last - 1, int(scipy.stats.nbinom.isf(_IGNORED * tail, added, chance)) + 1
+    low, high = -last - 1, added.reach_beyond(_IGNORED * tail) + 1
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (middle, high) if likely(middle) else (low, middle)
