@@ -24,14 +24,20 @@ _SILENCE_S = 0.2
 _WITHOUT_NUMBA = Path(__file__).parent / "without_numba"
 
 
-@lru_cache(maxsize=1)
 def pace() -> float:
-    """Return how much longer than on an idle machine of two cores things take here: 1 to 3.
+    """Return how much longer than on an idle machine of two cores things take here: 1 to 6.
 
-    Looked at once: later the load is the tests' own. FLEETCOUNT_TEST_PACE says it in its place.
+    FLEETCOUNT_TEST_PACE says what was seen before the tests began; without it that is looked at once. What else the
+    machine has come to do since then, beside the run's own workers, is looked at each time.
     """
-    if said := os.environ.get("FLEETCOUNT_TEST_PACE"):
-        return float(said)
+    own = max(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), len(os.sched_getaffinity(0)))
+    before = float(os.environ.get("FLEETCOUNT_TEST_PACE") or _pace_before())
+    return min(max(before, 6.0), before * max(1.0, os.getloadavg()[0] / own))
+
+
+@lru_cache(maxsize=1)
+def _pace_before() -> float:
+    """Return how much longer things took when this was first asked, 1 to 3; later the load is the tests' own."""
     cores = len(os.sched_getaffinity(0))
     alone = 1.5 if cores == 1 else 1.0
     return min(3.0, alone * max(1.0, os.getloadavg()[0] / cores))
