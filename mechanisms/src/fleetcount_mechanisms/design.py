@@ -1,7 +1,7 @@
 """The design of a question: how each device answers, which noise each aggregator adds, and the consequences of both.
 
 Windows, scenarios and plans produce a `Design`; statement, charge, opened outputs and noise for a target come from it
-and from nowhere else, estimates and intervals from `fleetcount_analysis.reading` (docs/decisions/0012). It must not
+and from nowhere else, estimates and intervals from `fleetcount_analysis.reading` (decision 12). It must not
 hold a time, a key or a signal: these belong to the window.
 """
 

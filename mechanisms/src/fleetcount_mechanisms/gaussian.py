@@ -11,7 +11,7 @@ m for which this is possible and for which it is certain. They agree but for few
 digits of U are drawn and the table is computed to as many digits. So the law is exact for every width of the table.
 
 Every draw asks for 16 bytes and takes the same number of comparisons, because the tables are padded to 2**n - 1
-entries. Only the addresses of the entries that are read depend on the value (docs/decisions/0017).
+entries. Only the addresses of the entries that are read depend on the value (decision 17).
 """
 
 import functools
