@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fleetcount_client import sessions
@@ -35,6 +36,7 @@ from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign
 from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.fields import Aggregator, Mode, Release, ReleaseKind, UploadStyle
 from fleetcount_protocol.window.window import Window
+from fleetcount_protocol.wire.question import QUESTION_OFFER
 from fleetcount_transport import failpoints
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy
@@ -74,6 +76,31 @@ async def test_every_window_is_answered_once_at_its_time_and_its_report_is_valid
     assert all(charge.sent for charge in charges)
     assert len(charges) == (4 if coin is Coin.WINDOW else 1)
     assert [row.state for row in device.questions.rows()] == [QuestionState.ENDED]
+
+
+async def test_an_offer_that_was_taken_is_read_from_the_file_by_the_next_process_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, read = Deployment(), list[bytes]()
+    question = world.question()
+    world.offers = [world.offer(question)]
+    decode = type(QUESTION_OFFER).decode
+
+    def decoded(message: Any, data: bytes) -> Any:
+        if message is QUESTION_OFFER:
+            read.append(data)
+        return decode(message, data)
+
+    monkeypatch.setattr(type(QUESTION_OFFER), "decode", decoded)
+    device = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+    device.questions.take(world.offers)
+    joined = device.questions.joined(question.question_id)
+    await device.close()
+    assert joined is not None
+    assert read == []
+    again = world.device(tmp_path / "device.db", world.transport(), join=AUTO)
+    assert again.questions.joined(question.question_id) == joined
+    assert len(read) == 1
 
 
 @pytest.mark.parametrize(

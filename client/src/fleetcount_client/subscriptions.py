@@ -214,6 +214,7 @@ class Subscriptions:
         elif encoded != row.offer:
             row = replace(row, offer=encoded)
             self._rows.put(row)
+        self._read[question_id] = encoded, merged
         if row.state is QuestionState.JOINED:
             self._obey(row, merged, known)
         elif row.state in _ANY_TIME and (self._rule is JoinRule.AUTO or merged.asked.schedule.windows == 1):

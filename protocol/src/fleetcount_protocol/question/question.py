@@ -200,7 +200,8 @@ def check_question(question: QuestionFields) -> None:
         _check_drill_down(question, question.drill_down)
     if question.one_in != 1:
         _check_one_in(question)
-    _check_window(question, question.schedule.windows - 1)
+    if question.schedule.windows > 1:
+        _check_window(question, question.schedule.windows - 1)
 
 
 def _check_lengths(question: QuestionFields) -> None:
