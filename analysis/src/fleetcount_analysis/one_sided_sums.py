@@ -56,9 +56,9 @@ class OneSidedSum:
         return np.asarray(np.where(z >= 1, tail, 1.0), dtype=np.float64)
 
     def reach_beyond(self, tail: float) -> int:
-        """Return the least m of 0 and more with P[Z > m] <= tail; `tail` is in (0, 1)."""
-        if not 0 < tail < 1:
-            raise RangeError("tail probability", tail, "above 0 and below 1")
+        """Return the least m of 0 and more with P[Z > m] <= tail; `tail` is in (0, 1]."""
+        if not 0 < tail <= 1:
+            raise RangeError("tail probability", tail, "above 0 and at most 1")
         low, high = -1, 1
         while self.upper_tail(high + 1) > tail:
             low, high = high, 2 * high
