@@ -2,6 +2,7 @@
 
 import json
 import os
+import py_compile
 import re
 import runpy
 import signal
@@ -22,6 +23,7 @@ from tests.support.postgres import reached_by_all
 pytestmark = pytest.mark.processes
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "scripts" / "mutants"
+mutants = SimpleNamespace(**runpy.run_path(str(SCRIPT), run_name="imported"))
 SOUND = "def double(number):\n    return 2 * number\n"
 
 
@@ -118,8 +120,25 @@ def test_a_bug_is_printed_with_the_test_that_caught_it_and_one_that_none_caught_
     assert output.count("mutants: the dearest, in seconds of CPU: ") == 1
 
 
+def test_what_was_compiled_of_a_file_is_not_there_while_it_has_a_bug_and_then_is_as_before(
+    tree: Path, tmp_path: Path
+) -> None:
+    source = tree / "toy" / "src" / "toy_package.py"
+    compiled = Path(py_compile.compile(str(source)) or "")
+    planted = mutants.Bug(name="", file="toy/src/toy_package.py", old="2 *", new="3 *", promise="", tests=())
+
+    copy = mutants.Copy(tree, tmp_path / "copy", libraries=False)
+    copied, kept = (copy.root / one.relative_to(tree) for one in (source, compiled))
+    with copy.planted(planted):
+        assert copied.read_text() == SOUND.replace("2 *", "3 *")
+        assert not kept.exists(), "it might be taken for what is compiled of the bug"
+        py_compile.compile(str(copied))
+
+    assert (copied.read_text(), copied.stat().st_mtime_ns) == (SOUND, source.stat().st_mtime_ns)
+    assert kept.read_bytes() == compiled.read_bytes()
+
+
 def test_the_dearest_bugs_are_named_first() -> None:
-    mutants = SimpleNamespace(**runpy.run_path(str(SCRIPT), run_name="imported"))
     bugs = [
         mutants.Bug(name=name, file="", old="", new="", promise="", tests=()) for name in ("light", "heavy", "middling")
     ]
