@@ -51,6 +51,20 @@ LIBRARIES: Final = (
     "psycopg",
     "h3",
     "rich.console",
+    "grpc_health.v1.health",
+    "amqtt.broker",
+    "concurrent.futures.process",
+    "sqlite3",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "pandas",
+    "mpmath",
+    "pyproj",
+    "shapely",
+    "starlette.applications",
+    "uvicorn",
+    "playwright.sync_api",
+    "pdb",
 )
 """What the tests and our packages import from elsewhere and what takes long; one that is missing here is left out."""
 
