@@ -3,7 +3,7 @@
     python scripts/forked_pytest.py [--libraries]
 
 It reads a JSON object a line, {"arguments": [...], "output": FILE, "timeout_s": SECONDS}, and writes one a line,
-{"code": CODE}, null where the time ran out.
+{"code": CODE, "cpu_s": SECONDS}: the code is null where the time ran out, the seconds are those of all that was begun.
 
 Importing the libraries takes longer than most tests that are named for one planted bug. Nothing of ours is imported
 before the fork, so that each run reads the sources as they are then. Without `--libraries` only pytest is imported.
@@ -16,6 +16,7 @@ import importlib
 import importlib.metadata
 import json
 import os
+import resource
 import sys
 import time
 from collections.abc import Sequence
@@ -50,6 +51,20 @@ LIBRARIES: Final = (
     "psycopg",
     "h3",
     "rich.console",
+    "grpc_health.v1.health",
+    "amqtt.broker",
+    "concurrent.futures.process",
+    "sqlite3",
+    "matplotlib.figure",
+    "matplotlib.backends.backend_agg",
+    "pandas",
+    "mpmath",
+    "pyproj",
+    "shapely",
+    "starlette.applications",
+    "uvicorn",
+    "playwright.sync_api",
+    "pdb",
 )
 """What the tests and our packages import from elsewhere and what takes long; one that is missing here is left out."""
 
@@ -83,6 +98,12 @@ def run(arguments: Sequence[str], output: Path, timeout_s: float) -> int | None:
     return code
 
 
+def _cpu_s() -> float:
+    """Return the seconds of CPU of all that this process began and that has ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def _become_pytest(arguments: Sequence[str], output: Path) -> None:
     """Be a pytest that was just started: its own session, no input, its output in a file."""
     code = 1
@@ -112,8 +133,9 @@ def main() -> int:
     print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         asked = json.loads(line)
+        before = _cpu_s()
         code = run(asked["arguments"], Path(asked["output"]), asked["timeout_s"])
-        print(json.dumps({"code": code}), flush=True)
+        print(json.dumps({"code": code, "cpu_s": _cpu_s() - before}), flush=True)
     gc.unfreeze()  # Some libraries complain of objects that outlive them.
     return 0
 

@@ -120,11 +120,12 @@ def descendants(root: int | None = None) -> dict[int, str]:
 
 def end_descendants(root: int | None = None) -> None:
     """Kill every process below one (this one, where none is named), also those that begin meanwhile."""
-    while below := descendants(root):
+    while (root is not None or _has_children()) and (below := descendants(root)):
         for child in below:
             _signal(child, signal.SIGKILL)
         _reap()
         time.sleep(0.01)
+    _reap()  # Of those that ended last: what they used counts as this process's.
 
 
 def _stragglers() -> list[str]:
@@ -140,6 +141,14 @@ def _command_of(process: int) -> str:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{process}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")[:200]
     return ""
+
+
+def _has_children() -> bool:
+    """Return whether this process has a child, ended or not; without one nothing is below it."""
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        return True
+    return False
 
 
 def _reap() -> None:

@@ -2,13 +2,16 @@
 
 import json
 import os
+import py_compile
 import re
+import runpy
 import signal
 import subprocess
 import sys
 import time
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,6 +23,7 @@ from tests.support.postgres import reached_by_all
 pytestmark = pytest.mark.processes
 
 SCRIPT = Path(__file__).resolve().parent.parent.parent / "scripts" / "mutants"
+mutants = SimpleNamespace(**runpy.run_path(str(SCRIPT), run_name="imported"))
 SOUND = "def double(number):\n    return 2 * number\n"
 
 
@@ -106,11 +110,56 @@ def test_a_bug_is_printed_with_the_test_that_caught_it_and_one_that_none_caught_
     code, output = run(tree, CAUGHT + bug("unseen", test="::test_zero") + bug("broken", new="2 2"))
 
     assert code == 1
-    assert re.search(r"^tripled +\| it doubles \| tests/test_toy.py::test_two \| \d", output, re.MULTILINE)
+    assert re.search(
+        r"^tripled +\| it doubles \| tests/test_toy.py::test_two \| \d+\.\d \| \d+\.\d\d\n", output, re.MULTILINE
+    )
     assert "tests/test_toy.py::test_in_another_process" in output, "a child process sees the copy too"
     assert re.search(r"^unseen .*!! SURVIVED", output, re.MULTILINE)
     assert re.search(r"^broken .*!! pytest ended with", output, re.MULTILINE), "no test has caught what does not run"
     assert "2 of 4 caught" in output
+    assert output.count("mutants: the dearest, in seconds of CPU: ") == 1
+
+
+def test_what_was_compiled_of_a_file_is_not_there_while_it_has_a_bug_and_then_is_as_before(
+    tree: Path, tmp_path: Path
+) -> None:
+    source = tree / "toy" / "src" / "toy_package.py"
+    compiled = Path(py_compile.compile(str(source)) or "")
+    planted = mutants.Bug(name="", file="toy/src/toy_package.py", old="2 *", new="3 *", promise="", tests=())
+
+    copy = mutants.Copy(tree, tmp_path / "copy", libraries=False)
+    copied, kept = (copy.root / one.relative_to(tree) for one in (source, compiled))
+    with copy.planted(planted):
+        assert copied.read_text() == SOUND.replace("2 *", "3 *")
+        assert not kept.exists(), "it might be taken for what is compiled of the bug"
+        py_compile.compile(str(copied))
+
+    assert (copied.read_text(), copied.stat().st_mtime_ns) == (SOUND, source.stat().st_mtime_ns)
+    assert kept.read_bytes() == compiled.read_bytes()
+
+
+def test_the_dearest_bugs_are_named_first() -> None:
+    bugs = [
+        mutants.Bug(name=name, file="", old="", new="", promise="", tests=()) for name in ("light", "heavy", "middling")
+    ]
+    outcomes = [mutants.Outcome(caught_by="a test", why="", seconds=9.0, cpu_s=cpu_s) for cpu_s in (0.2, 5.0, 1.25)]
+
+    assert mutants.dearest(bugs, outcomes).endswith(": heavy 5.00, middling 1.25, light 0.20")
+
+
+def test_a_run_of_pytest_says_what_it_took_of_cpu(tree: Path, tmp_path: Path) -> None:
+    (tree / "tests" / "test_toy.py").write_text(
+        "import time\n\n\ndef test_two():\n    begun = time.process_time()\n"
+        "    while time.process_time() < begun + 0.3:\n        pass\n"
+    )
+    asked = {"arguments": ["-q", "tests/test_toy.py"], "output": str(tmp_path / "output"), "timeout_s": 60}
+
+    command = [sys.executable, str(SCRIPT.parent / "forked_pytest.py")]
+    said = subprocess.check_output(command, cwd=tree, input=json.dumps(asked) + "\n", text=True, timeout=60)
+
+    ended = json.loads(said.splitlines()[1])
+    assert ended["code"] == 0
+    assert ended["cpu_s"] >= 0.3
 
 
 @pytest.mark.nightly  # `make test` plants some, and would fail.

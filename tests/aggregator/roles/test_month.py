@@ -89,7 +89,7 @@ async def month(network: Network, noise: WindowNoise, question: Question, distur
     return records
 
 
-@pytest.mark.parametrize("windows", [24, pytest.param(720, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])])
+@pytest.mark.parametrize("windows", [18, pytest.param(720, marks=[pytest.mark.nightly, pytest.mark.timeout(3600)])])
 async def test_a_disturbed_month_has_the_records_of_an_undisturbed_one(windows: int) -> None:
     schedule = Schedule(
         first=START + HOUR_S, every_s=HOUR_S, windows=windows, round_one_s=600, round_two_s=600, expiry_s=86_400
