@@ -64,7 +64,7 @@ fuzz: ## every decoder under coverage-guided mutations; ARGS="--seconds 3600", a
 
 check: ## ruff, mypy, pyright, import-linter, names in documents, generated code, the documentation site
 	@$(PYTHON) scripts/bootstrap.py check
-	@scripts/check
+	@$(SUPERVISED) scripts/check
 
 docs: ## the documentation site in out/docs/html: all pages, the reference, a gallery that is executed; warnings are errors
 	@$(PYTHON) scripts/bootstrap.py check
