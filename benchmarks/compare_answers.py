@@ -1,10 +1,12 @@
-"""What an answer costs in two checkouts of this repository, in turns on one machine: CPU of aggregators and of devices.
+"""What an answer costs in two checkouts of this repository, in turns on one machine: CPU and memory, by party.
 
     .venv/bin/python benchmarks/compare_answers.py BEFORE AFTER --vehicles 500,1500 --runs 2
 
 Runs the demo of each checkout, by each kind of connection, with fewer and with more vehicles, and divides the
 difference: what starting takes is in both and falls out. CPU is read from /proc while processes live, by what they are:
-an aggregator with its workers, a process of devices, all others. Both checkouts run on this interpreter's libraries.
+an aggregator with its workers, a process of devices, all others. Memory is that of an aggregator's processes at its
+peak in the larger run, each page by the share of it that is theirs (PSS). Both checkouts run on this interpreter's
+libraries.
 """
 
 import argparse
@@ -14,12 +16,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from meter import Below, Process
+from meter import Below, Process, pss_bytes
 
 WAYS: Final = {
     "own gRPC connections": ("--connections", "own", "--transport", "grpc"),
@@ -28,6 +30,8 @@ WAYS: Final = {
 }
 KINDS: Final = ("aggregator", "device", "relay", "broker")
 AGGREGATORS: Final = 2
+MIB: Final = 1 << 20
+_LOOK_EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,22 @@ class Cost:
 
     wall_s: float
     cpu_s: dict[str, float]
+    memory_bytes: int = 0
+
+
+class Memory:
+    """Looks once a second at the memory of all processes of aggregators."""
+
+    def __init__(self) -> None:
+        self.peak_bytes, self._next_s = 0, 0.0
+
+    def __call__(self, found: Sequence[Process]) -> None:
+        """Look, where it is time to."""
+        if time.monotonic() < self._next_s:
+            return
+        kinds = kinds_of(found)
+        held = sum(pss_bytes(one.number) for one in found if kinds[one.number] == "aggregator")
+        self.peak_bytes, self._next_s = max(self.peak_bytes, held), time.monotonic() + _LOOK_EVERY_S
 
 
 def kind_of(line: str, parent: str) -> str:
@@ -122,7 +142,9 @@ def main() -> None:
         for _ in range(asked.runs):
             for build, checkout in builds.items():
                 for number in (few, many):
-                    costs.setdefault((build, number), []).append(run(checkout, number, way))
+                    memory = Memory()
+                    cost = replace(run(checkout, number, way, memory), memory_bytes=memory.peak_bytes)
+                    costs.setdefault((build, number), []).append(cost)
         found = {
             build: [answer_ms(*pair, (few, many)) for pair in zip(costs[build, few], costs[build, many], strict=True)]
             for build in builds
@@ -133,6 +155,8 @@ def main() -> None:
         show(f"{name}: {many} vehicles: wall, s", [min(one.wall_s for one in costs[build, many]) for build in builds])
         every = [min(sum(one.cpu_s.values()) for one in costs[build, many]) for build in builds]
         show(f"{name}: {many} vehicles: CPU of all processes, s", every)
+        held = [min(one.memory_bytes for one in costs[build, many]) / AGGREGATORS / MIB for build in builds]
+        show(f"{name}: memory of an aggregator, MiB", held)
 
 
 def show(what: str, values: list[float]) -> None:

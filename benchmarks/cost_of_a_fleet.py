@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Final
 
 from compare_answers import AGGREGATORS, Cost, kinds_of, run
-from meter import Process
+from meter import Process, pss_bytes
 
 WAYS: Final = {
     "own gRPC connections": ("--connections", "own", "--transport", "grpc"),
@@ -72,15 +72,6 @@ class Looking:
             "up": total["bytes_sent"] + _HEADERS * total["segs_out"],
             "down": total["bytes_received"] + _HEADERS * total["segs_in"],
         }
-
-
-def pss_bytes(process: int) -> int:
-    """Return a process's memory, shared pages divided among those that share them; 0 for one that has ended."""
-    with suppress(OSError):
-        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Pss:"):
-                return 1024 * int(line.split()[1])
-    return 0
 
 
 def file_bytes(directory: Path) -> int:

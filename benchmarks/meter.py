@@ -107,6 +107,15 @@ def _cpu_of(process: int, fields: slice = slice(11, 13)) -> float:
     return 0.0
 
 
+def pss_bytes(process: int) -> int:
+    """Return a process's memory, shared pages divided among those that share them; 0 for one that has ended."""
+    with suppress(OSError):
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return 1024 * int(line.split()[1])
+    return 0
+
+
 def cpu_with_descendants(process: int) -> float:
     """Return the CPU seconds so far of a process and of all that descend from it, those that have ended too."""
     found = [process]
