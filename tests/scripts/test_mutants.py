@@ -10,8 +10,10 @@ import subprocess
 import sys
 import time
 import tomllib
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -136,6 +138,25 @@ def test_what_was_compiled_of_a_file_is_not_there_while_it_has_a_bug_and_then_is
 
     assert (copied.read_text(), copied.stat().st_mtime_ns) == (SOUND, source.stat().st_mtime_ns)
     assert kept.read_bytes() == compiled.read_bytes()
+
+
+def test_machine_code_that_the_tree_has_kept_is_that_of_its_copy(
+    tree: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numba: Any = import_module("numba.core.caching")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "kept"))
+    kept = tmp_path / "kept" / "fleetcount" / "kernel-1"
+    for source in (tree / "toy" / "src", tmp_path / "elsewhere"):
+        folder = kept / numba._CacheLocator.get_suitable_cache_subpath(str(source / "toy_package.py"))
+        folder.mkdir(parents=True)
+        (folder / "code.nbc").write_text("code")
+
+    copy = mutants.Copy(tree, tmp_path / "copy", libraries=False)
+
+    source = copy.root / "toy" / "src" / "toy_package.py"
+    folder = numba._CacheLocator.get_suitable_cache_subpath(str(source))
+    taken = tmp_path / "copy" / "caches" / "numba"
+    assert [str(one.relative_to(taken)) for one in taken.rglob("*.nbc")] == [f"fleetcount/kernel-1/{folder}/code.nbc"]
 
 
 def test_the_dearest_bugs_are_named_first() -> None:
