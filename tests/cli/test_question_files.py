@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -428,12 +429,12 @@ WRONG = [
     ('opens = "in 10 min"', 'opens = "2026-12-01T00:00+01:00"', "UTC"),
     ("windows = 720", "until = 2026-12-22T00:00:00-05:00", "UTC"),
     ("windows = 720", "windows = 720\nuntil = 2029-12-22T00:00:00Z", "exactly one of windows"),
-    ("windows = 720", "until = 2019-12-22T00:00:00Z", "a time after schedule.opens, 20"),
-    ("windows = 720", 'until = "in 10 min"', "a time after schedule.opens, 20"),
+    ("windows = 720", "until = 2019-12-22T00:00:00Z", "or later: the first window, from schedule.opens 20"),
+    ("windows = 720", 'until = "in 19 min"', "or later: the first window, from schedule.opens 20"),
     (
         "windows = 720",
         "until = 2099-12-22T00:00:00Z",
-        "a time with 1 to 65536 windows from schedule.opens; there",
+        "a time by which 1 to 65536 windows end; there",
     ),
     ('opens = "in 10 min"', "opens = 2026-05-01T08:00:00Z", "allowed is a time from now on, 20"),
     ('opens = "in 10 min"', "opens = 0", "schedule.opens is 0; allowed is a time from now on, 20"),
@@ -509,6 +510,37 @@ def test_walks_of_a_drill_down_are_whole(fleetcount: Callable, deployed: Path, g
     assert ran.code == 2
     assert f"spec.toml line 16: schedule.{key} is " in ran.error_line
     assert "allowed is a multiple of the 3 levels of [drill_down]" in ran.error_line
+
+
+@pytest.mark.parametrize(
+    ("until", "windows"),
+    [
+        ("2030-12-31T00:00:00Z", 720),  # A month of hours: its end is the end of no window, but of the last hour.
+        ("2030-12-01T01:09:59Z", 1),
+        ("2030-12-01T01:10:00Z", 2),
+        ("2030-12-01T01:10:59Z", 2),
+        ("2030-12-01T00:10:00Z", 1),
+        ("2030-12-01T00:09:59Z", None),
+        ("2030-12-01T00:00:01Z", None),
+    ],
+)
+def test_windows_are_those_that_end_by_until(
+    fleetcount: Callable, deployed: Path, until: str, windows: int | None
+) -> None:
+    spec = SPEC.replace('opens = "in 10 min"', "opens = 2030-12-01T00:00:00Z")
+    (deployed / "spec.toml").write_text(spec.replace("windows = 720", f"until = {until}"))
+
+    ran = fleetcount(*CREATE)
+
+    if windows is None:
+        assert ran.code == 2
+        assert "schedule.until is 2030-12-01T00:0" in ran.error_line
+        assert "; allowed is 2030-12-01T00:10:00Z or later: the first window" in ran.error_line
+        return
+    assert ran.code == 0, ran.err
+    schedule = read_question(deployed / "q.question").question.schedule
+    assert schedule.windows == windows
+    assert schedule.closes(windows - 1) <= datetime.fromisoformat(until).timestamp()
 
 
 def test_a_time_in_quotes_is_the_time(fleetcount: Callable, deployed: Path) -> None:
