@@ -281,7 +281,8 @@ def usual_points(root: Table) -> int | None:
     direct = root.section("question", None).raw("mode") == "direct" and table.raw("kind") != ReleaseKind.ONE_SIDED.label
     if not direct:
         return None
-    quantiles = table.has("zooms") or (table.has("show") and table.choice("show", SHOWN) == "quantiles")
+    zoomed = table.has("zooms") and len(_zooms(table, "zooms")) > 1
+    quantiles = zoomed or (table.has("show") and table.choice("show", SHOWN) == "quantiles")
     return QUANTILE_POINTS if quantiles else MEAN_POINTS
 
 
@@ -310,7 +311,10 @@ def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: Answ
         raise table.wrong("zooms", f"is {table.raw('zooms')!r}: {error}") from None
     if show == "quantiles":
         sides = asked.zooms if table.has("zooms") else ()
-        levels = spread_for_quantiles(domain.values, sides).levels
+        try:
+            levels = spread_for_quantiles(domain.values, sides).levels
+        except MechanismError as error:
+            raise table.wrong("show", f"is 'quantiles': {error}; with zooms = 1 they are read from the cells") from None
     if asked.shares and len(asked.shares) != levels.count:
         raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for {_shared(levels)}")
     if show is not None:

@@ -128,8 +128,10 @@ def _windows(table: Table, opens: int | None, window: int, every: int, now: floa
     else:
         key, until = "until", _utc_moment(table, "until", now, step)
         if until < opens + window:
-            allowed = f"{utc(opens + window)} or later: the first window, from schedule.opens {utc(opens)} on, ends then"
-            raise table.refuse("until", allowed)
+            ends = utc(opens + window)
+            raise table.refuse(
+                "until", f"{ends} or later: the first window, from schedule.opens {utc(opens)} on, ends then"
+            )
         count = 1 + (until - opens - window) // every
         if count > MAX_QUESTION_WINDOWS:
             most = f"a time by which 1 to {MAX_QUESTION_WINDOWS} windows end"
