@@ -117,6 +117,17 @@ def test_a_question_is_created_signed_once_by_each_and_submitted(fleetcount: Cal
     assert "exists already" in fleetcount(*CREATE).error_line
 
 
+def test_a_statement_of_one_window_is_not_asked_of_many(fleetcount: Callable, deployed: Path) -> None:
+    assert fleetcount(*CREATE).code == 0
+    asked = ("question", "release", "--question", "q.question", "--config", "dep/analyst/analyst.toml", "--output", "r")
+
+    ran = fleetcount(*asked, "--explain")
+
+    assert ran.code == 2
+    assert "--explain is of one window; of many 'fleetcount question show --explain'" in ran.error_line
+    assert not (deployed / "r").exists()
+
+
 @pytest.mark.parametrize("there", [False, True])
 def test_records_of_aggregators_that_do_not_answer_leave_nothing(
     fleetcount: Callable, deployed: Path, monkeypatch: pytest.MonkeyPatch, there: bool
