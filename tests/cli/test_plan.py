@@ -85,6 +85,11 @@ def test_the_ways_to_ask_for_a_mean_say_what_so_many_numbers_give_in_every_windo
         (("--values", "64", "--show", "quantiles", "--windows", "2", "--zooms", "2"), "allowed without zooms"),
         (("--values", "64", "--show", "mean", "--windows", "2", "--no-total"), "allowed without zooms"),
         (
+            ("--values", "64", "--show", "mean", "--windows", "2", "--level", "0.9"),
+            "--level is of intervals, allowed: without --windows or without --show",
+        ),
+        (("--values", "64", "--at-once", "2", "--flips", "up"), "flips is given, allowed: of answers that are sampled"),
+        (
             ("--values", "64", "--show", "mean", "--levels", "2,4"),
             "--show is about a number, allowed: without --levels",
         ),
@@ -289,6 +294,7 @@ def test_a_single_window_is_compared_too(fleetcount: Callable) -> None:
         ),
         (["--levels", "1,2", "--level", "0.9"], "--level changes no walk, allowed: without --levels"),
         (["--levels", "1,2", "--no-total"], "--no-total changes no walk"),
+        (["--levels", "1,2", "--every", "2 h"], "--every changes no walk"),
     ],
 )
 def test_a_comparison_that_cannot_be_is_refused(fleetcount: Callable, words: list[str], said: str) -> None:

@@ -255,6 +255,7 @@ def test_a_grid_that_its_system_does_not_reach_is_refused_and_writes_nothing(
     ("arguments", "said"),
     [
         ((), "nothing to do: give --output FILE, or a question"),
+        (("--sum", "1", "--format", "csv"), "--format is 'csv', allowed with --output FILE"),
         (("--output", "q.xlsx"), "it must end in .parquet, .csv or .geojson"),
         (("--sum", "7"), "cell '7' is out of range; it must be 1 to 6"),
         (("--sum", "(3,0)"), "no cell is called '(3,0)'; there are '0,0' to the last, '2,1'"),

@@ -4,6 +4,7 @@ import json
 import re
 import time
 from collections.abc import Callable
+from datetime import datetime
 from fractions import Fraction
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +46,7 @@ descriptor = "dep/alpha.descriptor.toml"
 [[aggregators]]
 descriptor = "dep/beta.descriptor.toml"
 """
+PROMISE = 'epsilon = "10"\ndelta = "1e-9"\n'
 SAMPLED = SPEC.replace('mode = "direct"', 'mode = "sampling"').replace(
     "[release]", '[mechanism]\nsampling_rate = "1/2"\n[release]'
 )
@@ -113,6 +115,17 @@ def test_a_question_is_created_signed_once_by_each_and_submitted(fleetcount: Cal
     (windows / "q.refused").write_text("a helper was out of reach\n")
     assert fleetcount("question", "submit", *operator("alpha")[:-1], "other.question").code == 0
     assert "exists already" in fleetcount(*CREATE).error_line
+
+
+def test_a_statement_of_one_window_is_not_asked_of_many(fleetcount: Callable, deployed: Path) -> None:
+    assert fleetcount(*CREATE).code == 0
+    asked = ("question", "release", "--question", "q.question", "--config", "dep/analyst/analyst.toml", "--output", "r")
+
+    ran = fleetcount(*asked, "--explain")
+
+    assert ran.code == 2
+    assert "--explain is of one window; of many 'fleetcount question show --explain'" in ran.error_line
+    assert not (deployed / "r").exists()
 
 
 @pytest.mark.parametrize("there", [False, True])
@@ -226,9 +239,7 @@ def test_the_answer_that_plan_recommends_where_nobody_is_trusted_can_be_asked(
     spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
     law = f'[mechanism]\nkind = "{kind}"\nepsilon_local = "{epsilon}"\n[release]'
     (deployed / "spec.toml").write_text(
-        spec.replace("[release]", law).replace(
-            'epsilon = "10"\ndelta', 'kind = "geometric"\nnoise_epsilon = "10"\ndelta'
-        )
+        spec.replace("[release]", law).replace(PROMISE, 'kind = "geometric"\nnoise_epsilon = "10"\n')
     )
 
     made = fleetcount(*CREATE)
@@ -244,9 +255,7 @@ def test_a_device_of_one_window_in_several_is_charged_for_that_window_alone(
         "windows = 720", f"windows = 720\none_in = {one_in}"
     )
     spec = spec.replace("[release]", '[mechanism]\nkind = "unary"\nepsilon_local = "1"\n[release]')
-    (deployed / "spec.toml").write_text(
-        spec.replace('epsilon = "10"\ndelta', 'kind = "geometric"\nnoise_epsilon = "1"\ndelta')
-    )
+    (deployed / "spec.toml").write_text(spec.replace(PROMISE, 'kind = "geometric"\nnoise_epsilon = "1"\n'))
 
     said = " ".join(fleetcount(*CREATE).out.split())
 
@@ -258,9 +267,7 @@ def test_a_device_of_one_window_in_several_is_charged_for_that_window_alone(
 def test_one_window_of_several_says_what_a_one_way_answer_hides(fleetcount: Callable, deployed: Path) -> None:
     spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
     spec = spec.replace("[release]", '[mechanism]\nkind = "mangat-vector"\nepsilon_local = "1"\n[release]')
-    (deployed / "spec.toml").write_text(
-        spec.replace('epsilon = "10"\ndelta', 'kind = "geometric"\nnoise_epsilon = "10"\ndelta')
-    )
+    (deployed / "spec.toml").write_text(spec.replace(PROMISE, 'kind = "geometric"\nnoise_epsilon = "10"\n'))
 
     made = fleetcount(*CREATE)
 
@@ -274,7 +281,7 @@ def test_one_window_of_several_says_what_a_one_way_answer_hides(fleetcount: Call
 def test_one_window_of_several_is_asked_with_all_of_epsilon_and_says_so(fleetcount: Callable, deployed: Path) -> None:
     spec = SPEC.replace('mode = "direct"', 'mode = "response"').replace("windows = 720", "windows = 720\none_in = 720")
     spec = spec.replace("[release]", '[mechanism]\nkind = "k-ary"\nepsilon_local = "10"\n[release]')
-    spec = spec.replace('epsilon = "10"\ndelta', 'kind = "geometric"\nnoise_epsilon = "10"\ndelta')
+    spec = spec.replace(PROMISE, 'kind = "geometric"\nnoise_epsilon = "10"\n')
     (deployed / "spec.toml").write_text(spec)
 
     made = fleetcount(*CREATE)
@@ -289,7 +296,7 @@ def test_one_window_of_several_is_asked_with_all_of_epsilon_and_says_so(fleetcou
         (spec.replace("one_in = 720", "one_in = 719"), "one_in is 719, allowed: 720 or more"),
         (spec.replace("one_in = 720", "one_in = 0"), "schedule.one_in"),
         (
-            SPEC.replace("windows = 720", "windows = 720\none_in = 720"),
+            SPEC.replace("windows = 720", "windows = 720\none_in = 720").replace('delta = "1e-9"\n', ""),
             "one_in is 720 in direct mode, allowed: response",
         ),
     ):
@@ -356,7 +363,10 @@ def test_a_one_sided_question_has_its_share_of_the_sum_and_says_what_it_protects
         (down.replace('kind = "one-sided"\n', "").replace(thresholds, ""), "direction is 'down' of gaussian noise"),
         (spec.replace(thresholds, ""), "release has 0 thresholds, not 72"),
         (spec.replace('epsilon = "10"', 'sd = "10"'), "'one-sided' is asked, whose noise is given by noise_epsilon"),
-        (spec.replace('mode = "direct"', 'mode = "sampling"'), "one-sided noise is on answers by"),
+        (
+            spec.replace('mode = "direct"', 'mode = "sampling"'),
+            "release one-sided is not for sampling mode, allowed there: geometric or gaussian or exact",
+        ),
     ):
         (deployed / "spec.toml").write_text(wrong)
         refused = fleetcount(*CREATE[:-1], "other.question")
@@ -428,12 +438,12 @@ WRONG = [
     ('opens = "in 10 min"', 'opens = "2026-12-01T00:00+01:00"', "UTC"),
     ("windows = 720", "until = 2026-12-22T00:00:00-05:00", "UTC"),
     ("windows = 720", "windows = 720\nuntil = 2029-12-22T00:00:00Z", "exactly one of windows"),
-    ("windows = 720", "until = 2019-12-22T00:00:00Z", "a time after schedule.opens, 20"),
-    ("windows = 720", 'until = "in 10 min"', "a time after schedule.opens, 20"),
+    ("windows = 720", "until = 2019-12-22T00:00:00Z", "or later: the first window, from schedule.opens 20"),
+    ("windows = 720", 'until = "in 19 min"', "or later: the first window, from schedule.opens 20"),
     (
         "windows = 720",
         "until = 2099-12-22T00:00:00Z",
-        "a time with 1 to 65536 windows from schedule.opens; there",
+        "a time by which 1 to 65536 windows end; there",
     ),
     ('opens = "in 10 min"', "opens = 2026-05-01T08:00:00Z", "allowed is a time from now on, 20"),
     ('opens = "in 10 min"', "opens = 0", "schedule.opens is 0; allowed is a time from now on, 20"),
@@ -509,6 +519,89 @@ def test_walks_of_a_drill_down_are_whole(fleetcount: Callable, deployed: Path, g
     assert ran.code == 2
     assert f"spec.toml line 16: schedule.{key} is " in ran.error_line
     assert "allowed is a multiple of the 3 levels of [drill_down]" in ran.error_line
+
+
+@pytest.mark.parametrize(
+    ("until", "windows"),
+    [
+        ("2030-12-31T00:00:00Z", 720),  # A month of hours: its end is the end of no window, but of the last hour.
+        ("2030-12-01T01:09:59Z", 1),
+        ("2030-12-01T01:10:00Z", 2),
+        ("2030-12-01T01:10:59Z", 2),
+        ("2030-12-01T00:10:00Z", 1),
+        ("2030-12-01T00:09:59Z", None),
+        ("2030-12-01T00:00:01Z", None),
+    ],
+)
+def test_windows_are_those_that_end_by_until(
+    fleetcount: Callable, deployed: Path, until: str, windows: int | None
+) -> None:
+    spec = SPEC.replace('opens = "in 10 min"', "opens = 2030-12-01T00:00:00Z")
+    (deployed / "spec.toml").write_text(
+        spec.replace("windows = 720", f"until = {until}").replace('delta = "1e-9"\n', "")
+    )
+
+    ran = fleetcount(*CREATE)
+
+    if windows is None:
+        assert ran.code == 2
+        assert "schedule.until is 2030-12-01T00:0" in ran.error_line
+        assert "; allowed is 2030-12-01T00:10:00Z or later: the first window" in ran.error_line
+        return
+    assert ran.code == 0, ran.err
+    schedule = read_question(deployed / "q.question").question.schedule
+    assert schedule.windows == windows
+    assert schedule.closes(windows - 1) <= datetime.fromisoformat(until).timestamp()
+
+
+ONE = SPEC.replace('every = "1 h"\nwindows = 720\n', "").replace('delta = "1e-9"\n', "")
+"""One window, with geometric noise."""
+UNUSED = [
+    (ONE, "delta = '1e-9'", "which the geometric release of one answer of a device does not use; allowed: with kind ="),
+    (ONE, "delta = '1e-9'\nkind = 'one-sided'", "which the one-sided release of one answer of a device does not use;"),
+    (
+        SPEC.replace("windows = 720", "windows = 1").replace(PROMISE, ""),
+        "delta = '1e-9'\nepsilon = '10'",
+        "which the geometric release of one answer of a device does not use; allowed: with kind =",
+    ),
+    (
+        ONE,
+        "followed = true",
+        "is true of one window, allowed: with epsilon, for which the noise of many windows is solved",
+    ),
+    (SPEC.replace(PROMISE, "sd = '10'\n"), "followed = false", "is false beside noise of a given size, allowed: with"),
+]
+
+
+def test_what_a_release_does_not_use_is_refused_with_what_would_use_it(fleetcount: Callable, deployed: Path) -> None:
+    for spec, unused, said in UNUSED:
+        with case(unused):
+            (deployed / "spec.toml").write_text(spec.replace("[release]\n", f"[release]\n{unused}\n"))
+
+            ran = fleetcount(*CREATE)
+
+            assert (ran.code, ran.out) == (2, "")
+            assert re.search(rf"spec\.toml line [0-9]+: release\.{unused.partition(' ')[0]} ", ran.error_line)
+            assert said in ran.error_line
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "geometric"])
+def test_a_delta_is_taken_where_it_is_used(fleetcount: Callable, deployed: Path, kind: str) -> None:
+    spec = ONE if kind == "gaussian" else SPEC.replace("windows = 720", "windows = 2").replace('delta = "1e-9"\n', "")
+    (deployed / "spec.toml").write_text(spec.replace("[release]\n", f"[release]\nkind = '{kind}'\ndelta = '1e-6'\n"))
+
+    assert fleetcount(*CREATE).code == 0
+
+    assert read_question(deployed / "q.question").question.delta == Fraction(1, 10**6)
+
+
+def test_a_loss_at_the_command_line_is_in_place_of_that_of_the_file_alone(fleetcount: Callable, deployed: Path) -> None:
+    (deployed / "spec.toml").write_text(SPEC.replace('epsilon = "10"', 'sd = "20"'))
+
+    ran = fleetcount(*CREATE, "--epsilon", "1")
+
+    assert (ran.code, ran.out) == (2, "")
+    assert "release.sd is '20' beside --epsilon, allowed: one of both" in ran.error_line
 
 
 def test_a_time_in_quotes_is_the_time(fleetcount: Callable, deployed: Path) -> None:

@@ -78,7 +78,12 @@ def test_points_and_zooms_of_halves_are_asked_where_quantiles_are_wanted(fleetco
 
 @pytest.mark.parametrize(
     ("points", "zooms", "sides"),
-    [(5, "", (1,)), (12, "", (1, 2, 4)), (16, "zooms = [1, 8]\n", (1, 8)), (16, "", (1, 2, 4, 8))],
+    [
+        (5, "zooms = 1\nshow = 'quantiles'\n", (1,)),
+        (12, "", (1, 2, 4)),
+        (16, "zooms = [1, 8]\n", (1, 8)),
+        (16, "", (1, 2, 4, 8)),
+    ],
 )
 def test_zooms_are_as_many_as_points_allow_or_as_are_given(
     fleetcount: Callable, deployed: Path, points: int, zooms: str, sides: tuple[int, ...]
@@ -90,6 +95,34 @@ def test_zooms_are_as_many_as_points_allow_or_as_are_given(
     assert ran.code == 0, ran.err
 
     assert read_question(deployed / "q.question").question.release.sides == sides
+    for side in sides[1:]:
+        assert f"{side} points together sd " in " ".join(ran.out.split())
+
+
+@pytest.mark.parametrize(
+    ("points", "near"), [(2, "4"), (3, "4"), (5, "4 or 6"), (33, "32 or 34"), (4095, "4094")], ids=str
+)
+def test_points_that_have_no_zooms_of_halves_are_refused_with_the_nearest_that_have(
+    fleetcount: Callable, deployed: Path, points: int, near: str
+) -> None:
+    asked = SPEEDS.replace("points = 4\n", f"points = {points}\n")
+    (deployed / "spec.toml").write_text(asked.replace("[release]\n", '[release]\nshow = "quantiles"\n'))
+
+    ran = fleetcount(*CREATE)
+
+    assert (ran.code, ran.out) == (2, "")
+    said = f"quantiles are asked of {points} points, whose halves are no zooms, allowed: {near}; with zooms = 1 they"
+    assert f"release.show is 'quantiles': {said}" in ran.error_line
+
+
+def test_one_zoom_alone_says_nothing_of_what_a_number_is_read_for(fleetcount: Callable, deployed: Path) -> None:
+    asked = SPEEDS.replace("points = 4\n", "").replace("[release]\n", "[release]\nzooms = 1\n")
+    (deployed / "spec.toml").write_text(asked)
+    ran = fleetcount(*CREATE)
+    assert ran.code == 0, ran.err
+
+    question = read_question(deployed / "q.question").question
+    assert (question.domain.values, question.release.weighted) == (33, True)
 
 
 def test_a_yes_no_scale_and_geometric_noise_have_a_mean_too(fleetcount: Callable, deployed: Path) -> None:

@@ -1,6 +1,7 @@
 """`fleetcount remap`: every cell read with the user's prior and loss; one line for bad input."""
 
 import csv
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -15,6 +16,7 @@ from fleetcount_analysis.remap import one_sided_remap, response_remap, sampling_
 from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_protocol.release.record import Cell, ReleaseRecord, sign_record
 from fleetcount_protocol.release.record_json import record_to_json
+from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.window import Window
 
@@ -96,6 +98,23 @@ def test_a_direct_release_has_no_sampling(fleetcount: Callable, tmp_path: Path) 
 
     assert ran.code == 0
     assert answers(output) == [0, 0, 3]
+
+
+def test_long_labels_are_whole_in_files_and_end_in_an_ellipsis_in_a_terminal(
+    fleetcount: Callable, tmp_path: Path
+) -> None:
+    direct = protocol_samples.every_window()["direct"]
+    names = tuple(f"{'a component whose name is longer than a column: ' * 3}{value}" for value in range(direct.values))
+    release = write_release(tmp_path / "r.json", replace(direct, domain=Categories(names=names)))
+    output, prior = tmp_path / "answers.csv", tmp_path / "prior.csv"
+    prior.write_text("count,weight\n0,1\n3,1\n")
+    asked = ("remap", "--release", release, "--prior", prior, "--loss", "zero-one")
+
+    shown, told = fleetcount(*asked, "--output", output), json.loads(fleetcount(*asked, "--json").out)
+
+    assert [row["cell"] for row in csv.DictReader(output.read_text().splitlines())] == list(names)
+    assert [cell["cell"] for cell in told["cells"]] == list(names)
+    assert [line[:48] for line in shown.out.splitlines()[1 : 1 + len(names)]] == [names[0][:47] + "…"] * len(names)
 
 
 @pytest.mark.parametrize("kind", ["mangat", "k_ary", "mangat_vector", "one_sided", "direct_zooms", "direct_total"])

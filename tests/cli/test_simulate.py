@@ -71,6 +71,14 @@ def test_the_examples_are_listed_and_printed(fleetcount: Callable) -> None:
     ]
     refused = fleetcount("simulate", "--example", "coverage", "--json")
     assert (refused.code, refused.out) == (2, "")
+    for beside, said in (
+        (("coverage.toml",), "a scenario file"),
+        (("--runs", "2"), "--runs"),
+        (("--output", "x"), "--output"),
+    ):
+        refused = fleetcount("simulate", *beside, "--example", "coverage")
+        assert (refused.code, refused.out) == (2, "")
+        assert f"--example prints and stops: {said} is given, allowed without it" in refused.error_line
     for name in EXAMPLES:
         assert fleetcount("simulate", "--example", name).out == example_text(name)
         assert 40 < len(example_about(name)) < 140

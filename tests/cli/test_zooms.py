@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -110,7 +111,9 @@ def test_one_window_takes_zooms_and_plans_noise_for_all_of_them(fleetcount: Call
     assert created.code == 0, created.err
     question = read_question(deployed / "q.question").question
     assert (question.release.noise_epsilon, question.release.sides) == (Fraction(1, 2), (1, 2, 4))
-    assert ", counted at 3 zooms in one report" in " ".join(created.out.split())
+    said = " ".join(created.out.split())
+    assert ", counted at 3 zooms in one report" in said
+    assert re.search(r"\(squares of 2 times the side sd [0-9.]+, squares of 4 times the side sd [0-9.]+", said)
 
 
 @pytest.mark.parametrize("zooms", ["4", "0", "7", '"two"', "[]", "[1, 3]", "[2, 4]", "[1, 16]", "[1, true]"])

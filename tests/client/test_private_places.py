@@ -96,6 +96,17 @@ def test_a_place_without_an_inside_is_refused() -> None:
         Polygon(corners=((Fraction(0), Fraction(0)), (Fraction(1), Fraction(1))))
 
 
+def test_a_place_that_is_gone_around_twice_is_private_and_one_with_exchanged_corners_is_refused() -> None:
+    square = tuple((Fraction(x), Fraction(y)) for x, y in ((0, 0), (4, 0), (4, 4), (0, 4)))
+    twice = Polygon(corners=square * 2)
+    a, b, c, d = square
+
+    assert twice.holds((Fraction(2), Fraction(1)))
+    assert not twice.holds((Fraction(5), Fraction(1)))
+    with pytest.raises(UsageError, match="in an order in which lines do not cross, as at 2, 2"):
+        Polygon(corners=(a, c, b, d))
+
+
 CIRCLE = 'circles = [{ x = "10", y = 20, radius = "5" }]'
 CORNERS = 'polygons = [{ corners = [["0", "0"], [4, 0], ["4", "4.5"]] }]'
 
@@ -108,6 +119,10 @@ CORNERS = 'polygons = [{ corners = [["0", "0"], [4, 0], ["4", "4.5"]] }]'
         (f'[private."{SIGNAL}"]\ncircles = [{{ x = "10", y = 20 }}]', "radius is missing"),
         (f'[private."{SIGNAL}"]\npolygons = [{{ corners = [["0", "0"], [4, 0]] }}]', "three or more pairs"),
         (f'[private."{SIGNAL}"]\npolygons = [{{ corners = [["0", "0"], [4, 0], ["x", 1]] }}]', "three or more pairs"),
+        (
+            f'[private."{SIGNAL}"]\npolygons = [{{ corners = [[0, 0], [4, 4], [4, 0], [0, 4]] }}]',
+            r"polygons\[0\]\.corners is .*; allowed is corners in an order in which lines do not cross, as at 2, 2",
+        ),
         (f'[private."{SIGNAL}"]\nvalues = [[1]]', "a list of numbers, texts"),
         ('[questions]\njoin = "never"', "'ask' or 'auto'"),
     ],

@@ -12,7 +12,7 @@ from typing import Final, cast
 
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.window.signal import Number, exact, name_of
-from fleetcount_transport.settings import setting, settings
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
 from fleetcount_transport.toml_table import Table
 from fleetcount_transport.toml_values import Range, exact_number
 
@@ -122,30 +122,53 @@ def _corners(table: Table, key: str) -> tuple[tuple[Fraction, Fraction], ...]:
 
 @settings
 class Polygon:
-    """All positions inside a closed line through three or more `corners`, in the signal's own units.
+    """All positions that a closed line through three or more `corners` goes around, in the signal's own units.
 
     Raises:
-        UsageError: fewer than three corners.
+        UsageError: fewer than three corners, or a line that crosses itself, of which nobody knows what is inside.
     """
 
     corners: tuple[Position, ...] = setting(_corners)
 
     def __post_init__(self) -> None:
-        """Check the number of corners."""
+        """Check the number of corners, and that they are in an order."""
         if len(self.corners) < 3:
             raise UsageError(f"a private place has {len(self.corners)} corners; allowed are 3 or more")
+        if (crossing := self._crossing()) is not None:
+            x, y = map(float, crossing)
+            raise UnfitKeyError(
+                "corners", allowed=f"corners in an order in which lines do not cross, as at {x:g}, {y:g}"
+            )
 
     def holds(self, place: Position) -> bool:
-        """Return whether a position is inside or on the line: a ray from it crosses the line an odd number of times."""
+        """Return whether a position is on the line, or the line goes around it: a ray crosses it more up than down."""
         x, y = place
-        inside = False
+        turns = 0
         for (x1, y1), (x2, y2) in pairwise((*self.corners, self.corners[0])):
-            side = (x2 - x1) * (y - y1) - (x - x1) * (y2 - y1)
+            side = _side((x1, y1), (x2, y2), place)
             if side == 0 and min(x1, x2) <= x <= max(x1, x2) and min(y1, y2) <= y <= max(y1, y2):
                 return True
             if (y1 > y) != (y2 > y) and (side > 0) == (y2 > y1):
-                inside = not inside
-        return inside
+                turns += 1 if y2 > y1 else -1
+        return turns != 0
+
+    def _crossing(self) -> Position | None:
+        """Return where two lines from corner to corner cross, each going on beyond it; None if none do."""
+        lines = sorted(pairwise((*self.corners, self.corners[0])), key=min)
+        for place, (a, b) in enumerate(lines):
+            for c, d in map(lines.__getitem__, range(place + 1, len(lines))):
+                if min(c, d)[0] > max(a, b)[0]:
+                    break  # Neither this line nor a later one lies below or above the first.
+                of_a, of_b = _side(c, d, a), _side(c, d, b)
+                if of_a * of_b < 0 and _side(a, b, c) * _side(a, b, d) < 0:
+                    share = of_a / (of_a - of_b)
+                    return a[0] + share * (b[0] - a[0]), a[1] + share * (b[1] - a[1])
+        return None
+
+
+def _side(start: Position, end: Position, place: Position) -> Fraction:
+    """Return above 0 for a place on the left of a line, 0 on it, below 0 on the right."""
+    return (end[0] - start[0]) * (place[1] - start[1]) - (place[0] - start[0]) * (end[1] - start[1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

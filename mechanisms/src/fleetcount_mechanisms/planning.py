@@ -40,6 +40,7 @@ _GRAINS: Final = 1000
 MEAN_OF: Final = (200, 1_000, 100_000)
 """The numbers of devices for which the error of a mean is told."""
 _LARGEST_SIDE: Final = 128
+_MOST_POINTS: Final = 4_095
 SHOWN: Final = ("mean", "quantiles")
 """What a direct number is asked for: the sum by which its mean is read, or zooms for its quantiles."""
 AIMS: Final = ("cell", "block", "total")
@@ -124,8 +125,13 @@ def spread_for_quantiles(values: int, sides: Sequence[int] = (), shares: Sequenc
     Without sides they are halves as far as V allows, without shares each has .7 of that of the one before.
 
     Raises:
-        MechanismError: sides that do not fit V, or not one share for each.
+        MechanismError: without sides a V that cannot be halved, sides that do not fit V, or not one share for each.
     """
+    if not sides and (values % 2 or values == 2):
+        near = [one for one in (values - 1, values + 1) if one % 2 == 0 and 4 <= one <= _MOST_POINTS] or [4]
+        raise MechanismError(
+            f"quantiles are asked of {values} points, whose halves are no zooms, allowed: {' or '.join(map(str, near))}"
+        )
     zooms = list(sides) or [1]
     while not sides and zooms[-1] < _LARGEST_SIDE and values % (2 * zooms[-1]) == 0 and values > 2 * zooms[-1]:
         zooms.append(2 * zooms[-1])

@@ -214,7 +214,7 @@ def shown_spread(show: str, values: int, law: type[NoiseLaw], zooms: int = 1) ->
     `zooms` above 1 are those of quantiles, halves as far as V allows without them.
 
     Raises:
-        MechanismError: a single value, or zooms that do not fit V.
+        MechanismError: a single value, zooms that do not fit V, or without them a V that cannot be halved.
     """
     sides = neighbouring_sides(zooms) if zooms > 1 else ()
     return spread_for_show(show, values, law, sides).with_total_for(Truth(values), law)

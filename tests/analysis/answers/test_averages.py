@@ -329,8 +329,8 @@ def test_wrong_arguments_are_refused_by_name() -> None:
 def test_the_planned_error_of_a_median_is_that_of_drawn_ones() -> None:
     """400 medians of 2,000 numbers evenly spread over 33 to 64 points, under noise of a 20th to a 40th of them."""
     generator, devices = np.random.default_rng(11), 2_000
-    for values, variance in ((64, 500), (33, 200)):
-        spread = spread_for_quantiles(values).with_total_for(Truth(values), GaussianNoise)
+    for values, sides, variance in ((64, (), 500), (33, (1,), 200)):
+        spread = spread_for_quantiles(values, sides).with_total_for(Truth(values), GaussianNoise)
         design = spread.design(Truth(values), GaussianNoise(Fraction(variance)))
         errors = list[float]()
         deviations = np.sqrt([2 * law.draw_variance for law in design.laws])

@@ -136,6 +136,28 @@ def test_a_star_holds_what_a_formula_says() -> None:
     assert np.array_equal(inside[sure], distance[sure] < 0)
 
 
+@pytest.mark.parametrize("moved", [0.0, 1e-13])
+def test_a_ring_that_touches_itself_or_is_drawn_twice_holds_what_it_goes_around(moved: float) -> None:
+    # Two squares that meet in a corner, by rounding a little more than that, and a square that is drawn twice.
+    eight = [[100, -50], [120, -50], [120, -30], [140, -30], [140, -10], [120 - moved, -10], [120 - moved, -30 - moved]]
+    eight += [[100, -30], [100, -50]]
+    twice = box(100, -50, 140, -30)
+
+    assert cells_inside(GRID, {"type": "Polygon", "coordinates": [eight]}) == {1, 6}
+    assert cells_inside(GRID, {"type": "Polygon", "coordinates": [[*twice, *twice]]}) == {1, 2}
+
+
+def test_one_crossing_among_many_corners_is_found() -> None:
+    angles = np.linspace(0, 2 * math.pi, 5_001)
+    round_ring = np.stack([200 * np.cos(angles), 200 * np.sin(angles)], axis=1)
+    assert cells_inside(GRID, {"type": "Polygon", "coordinates": [round_ring.tolist()]}) == set(range(1, 13))
+    swapped = round_ring.copy()
+    swapped[[3_500, 3_510]] = swapped[[3_510, 3_500]]
+
+    with pytest.raises(RangeError, match=r"ring 1 of polygon 1 is crossing itself at \[-60\.[0-9]+, -190\.[0-9]+\]"):
+        cells_inside(GRID, {"type": "Polygon", "coordinates": [swapped.tolist()]})
+
+
 @pytest.mark.parametrize(
     ("area", "words"),
     [
@@ -151,6 +173,20 @@ def test_a_star_holds_what_a_formula_says() -> None:
         ({"type": "FeatureCollection", "features": None}, "features of GeoJSON is None"),
         ({"type": "Feature", "geometry": "POLYGON"}, "type of GeoJSON is None"),
         ({"type": "Polygon", "coordinates": [box(0, 0, 1, 1)]}, "without the middle of a cell"),
+        (
+            {"type": "Polygon", "coordinates": [[[100, -50], [180, 10], [180, -50], [100, 10], [100, -50]]]},
+            r"^ring 1 of polygon 1 is crossing itself at \[140, -20\]; allowed is a ring whose lines do not cross",
+        ),
+        (
+            {
+                "type": "MultiPolygon",
+                "coordinates": [
+                    [box(100, -50, 120, -30)],
+                    [box(100, -50, 180, 10), [*box(110, -40, 120, -30)[:2], [110, -30], [120, -30], [110, -40]]],
+                ],
+            },
+            r"^ring 2 of polygon 2 is crossing itself at \[115, -35\]",
+        ),
     ],
 )
 def test_bad_areas_are_refused(area: dict, words: str) -> None:

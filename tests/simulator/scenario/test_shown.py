@@ -86,7 +86,7 @@ def test_the_noise_of_all_levels_together_keeps_the_promise_of_a_question(show: 
 
 
 def test_what_a_number_is_asked_for_is_an_axis() -> None:
-    text = SPEEDS + 'epsilon = 1\nshow = ["mean", "quantiles"]'
+    text = SPEEDS.replace("points = 9", "points = 10") + 'epsilon = 1\nshow = ["mean", "quantiles"]'
 
     scenario = parse_scenario(text, "speeds.toml", Path.cwd(), build)
 
@@ -121,6 +121,11 @@ def test_what_a_number_is_asked_for_is_an_axis() -> None:
         ),
         ('show = "mean"\nepsilon = 1\nzooms = 2', {}, r"show is 'mean' beside zooms, allowed: show = 'quantiles'"),
         (
+            'show = "quantiles"\nepsilon = 1',
+            {},
+            r"show is 'quantiles' of 9 points: .* whose halves are no zooms, allowed: 8 or 10",
+        ),
+        (
             'show = "quantiles"\nepsilon = 1\nzooms = 2',
             {},
             r"show is 'quantiles' of 9 points: 2 values together are asked of 9 values in order",
@@ -138,8 +143,8 @@ def test_what_a_number_is_asked_for_is_an_axis() -> None:
         ('show = "mean"\nepsilon = 1', {"points": "points = 5000"}, r"question\.points is 5000; allowed.* 2 to 4095"),
     ],
     ids=[
-        *("another-word", "no-word", "no-number", "coin", "response", "one-sided", "zooms", "odd-zooms", "margins"),
-        *("points", "no-noise", "epsilon-nan", "low-nan", "low-is-high", "too-many-points"),
+        *("another-word", "no-word", "no-number", "coin", "response", "one-sided", "zooms", "no-halves", "odd-zooms"),
+        *("margins", "points", "no-noise", "epsilon-nan", "low-nan", "low-is-high", "too-many-points"),
     ],
 )  # fmt: skip
 def test_what_a_number_cannot_show_is_refused_in_one_line_by_file_key_and_value(

@@ -19,6 +19,7 @@ Ring = list[tuple[float, float]]
 DEGREES: Final = "longitude and latitude in degrees (WGS 84)"
 _DEGREES_NAMED: Final = frozenset({"4326", "CRS84"})
 _WITHOUT_AREA: Final = ("Point", "MultiPoint", "LineString", "MultiLineString")
+_ROUNDING: Final = 1e-9
 METRES: Final = "x and y in the grid's own unit, not longitude and latitude"
 
 
@@ -170,18 +171,19 @@ def cells_inside(places: Places, area: Mapping[str, Any]) -> frozenset[int]:
     Features of them (RFC 7946). A feature without a place (`"geometry": null`, section 3.2) adds nothing, nor does a
     point or a line in a GeometryCollection.
 
-    Coordinates are those of the outlines. Holes are excluded (even-odd rule); a centre on an edge counts on either
-    side.
+    Coordinates are those of the outlines. Holes are excluded; a centre on an edge counts on either side.
 
     Raises:
-        RangeError: another kind of GeoJSON, another reference system, a ring of fewer than 4 positions, or a position
-            that is not two finite numbers; or an area with no middle inside, which would be a sum over nothing.
+        RangeError: another kind of GeoJSON, another reference system, a ring of fewer than 4 positions, a position that
+            is not two finite numbers, or a ring that crosses itself, of which nobody knows what is inside; or an area
+            with no middle inside, which would be a sum over nothing.
     """
     _check_system(places, area)
     centres, inside = places.centres(), np.zeros(places.values, dtype=bool)
     in_degrees = places.coordinates == DEGREES
-    for polygon in _polygons(area):
+    for number, polygon in enumerate(_polygons(area), start=1):
         rings = [_checked_ring(ring) for ring in polygon]
+        _check_crossings(number, rings)
         if not rings:
             continue
         points = centres.copy()
@@ -191,7 +193,7 @@ def cells_inside(places: Places, area: Mapping[str, Any]) -> frozenset[int]:
             points[:, 0] = west + (points[:, 0] - west) % 360
         odd = np.zeros(places.values, dtype=bool)
         for ring in rings:
-            odd ^= _crossed(points, ring)
+            odd ^= _turns(points, ring) != 0
         inside |= odd
     found = frozenset((np.flatnonzero(inside) + 1).tolist())
     if not found:
@@ -253,14 +255,57 @@ def _checked_ring(ring: Any) -> Floats:  # anything that JSON can hold
     return corners
 
 
-def _crossed(points: Floats, ring: Floats) -> NDArray[np.bool_]:
-    """Return for every point whether a ray to the east crosses the ring an odd number of times."""
-    odd = np.zeros(len(points), dtype=bool)
+def _check_crossings(number: int, rings: list[Floats]) -> None:
+    for place, ring in enumerate(rings, start=1):
+        crossing = _crossing_of(ring)
+        if crossing is not None:
+            name, point = f"ring {place} of polygon {number}", ", ".join(f"{one:.9g}" for one in crossing)
+            raise RangeError(name, f"crossing itself at [{point}]", "a ring whose lines do not cross")
+
+
+def _crossing_of(ring: Floats) -> Floats | None:
+    """Return a point at which two lines of a ring cross, None if there is none.
+
+    Lines that only touch do not cross, nor do those that cross by less than a billionth of the ring's extent, which is
+    rounding. The time is that of the pairs of lines which overlap in x, or in y if those are fewer.
+    """
+    ends = np.roll(ring, -1, axis=0)
+    low, high, slack = np.minimum(ring, ends), np.maximum(ring, ends), _ROUNDING * np.ptp(ring, axis=0).max()
+    orders = [np.argsort(low[:, axis]) for axis in (0, 1)]
+    lasts = [np.searchsorted(low[order, axis], high[order, axis], "right") for axis, order in enumerate(orders)]
+    order, last = min(zip(orders, lasts, strict=True), key=lambda sweep: int(sweep[1].sum()))
+    first, step = np.arange(len(ring)), 1
+    while (first := first[first + step < last[first]]).size:
+        one, other = order[first], order[first + step]
+        a, b, c, d = ring[one], ends[one], ring[other], ends[other]
+        from_other, to_other, from_one, to_one = _beside(c, d, a), _beside(c, d, b), _beside(a, b, c), _beside(a, b, d)
+        apart = np.minimum.reduce([np.abs(from_other), np.abs(to_other), np.abs(from_one), np.abs(to_one)]) > slack
+        crossed = apart & ((from_other > 0) != (to_other > 0)) & ((from_one > 0) != (to_one > 0))
+        if crossed.any():
+            at = int(np.argmax(crossed))
+            share = from_other[at] / (from_other[at] - to_other[at])
+            return np.asarray(a[at] + share * (b[at] - a[at]), dtype=np.float64)
+        step += 1
+    return None
+
+
+def _beside(start: Floats, end: Floats, point: Floats) -> Floats:
+    """Return how far points lie beside lines, on the left above 0; 0 where start and end are one."""
+    along, to = end - start, point - start
+    length = np.hypot(along[:, 0], along[:, 1])
+    across = along[:, 0] * to[:, 1] - along[:, 1] * to[:, 0]
+    return np.divide(across, length, out=np.zeros_like(across), where=length > 0)
+
+
+def _turns(points: Floats, ring: Floats) -> NDArray[np.int64]:
+    """Return for every point how many times the ring goes around it: crossings of a ray to the east, up less down."""
+    turns = np.zeros(len(points), dtype=np.int64)
     for (x0, y0), (x1, y1) in zip(ring, np.roll(ring, -1, axis=0), strict=True):
         across = (points[:, 1] < y0) != (points[:, 1] < y1)
         if y0 != y1:
-            odd ^= across & (points[:, 0] < x0 + (points[:, 1] - y0) * (x1 - x0) / (y1 - y0))
-    return odd
+            east = across & (points[:, 0] < x0 + (points[:, 1] - y0) * (x1 - x0) / (y1 - y0))
+            turns += np.where(east, 1 if y1 > y0 else -1, 0)
+    return turns
 
 
 def _h3() -> Any:  # the library has no types

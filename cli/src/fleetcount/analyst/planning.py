@@ -435,8 +435,8 @@ def answer_law(
     if at_once > 1:
         if mechanism != "direct":
             raise UsageError(f"at_once is {at_once} of {mechanism} answers, allowed: of direct ones")
-        for name, given in (("sampling_rate", sampling_rate), ("epsilon_local", epsilon_local)):
-            if given is not None:
+        for name, given in (("sampling_rate", sampling_rate), ("epsilon_local", epsilon_local), ("flips", flips)):
+            if given:
                 raise UsageError(f"{name} is given, allowed: of answers that are sampled or randomized")
         return Truth(values, at_once)
     named = {one.name.lower(): one for one in Flips}

@@ -75,7 +75,8 @@ def create(spec: Path | None, sample: str | None, output: Path, epsilon: Fractio
     [schedule]      opens, a time, "in 20 s" from now, or "20 s after submission" with submit_by, the last
                     time to submit: then reading and signing may take as long as they like; window, the
                     length of a window with both rounds;
-                    for many windows also every, and windows or until: their times are UTC
+                    for many windows also every, and windows (their number) or until (by which the
+                    last ends): their times are UTC
     [mechanism]     how a device answers
     [release]       kind (without it geometric for one window, gaussian for many), and one of
                     epsilon (of the whole question), noise_epsilon, sd, variance (of each noise);

@@ -29,7 +29,7 @@ from fleetcount_protocol.question.question import (
 from fleetcount_protocol.question.question_json import question_to_json
 from fleetcount_protocol.window.codes import CodeForm, Codes
 from fleetcount_protocol.window.domain import Prefixes, most_of, signals_text
-from fleetcount_protocol.window.fields import level_words
+from fleetcount_protocol.window.fields import LevelKind, level_words
 
 from fleetcount.command.base import one_line, utc
 from fleetcount.command.options import read_bytes, write_file
@@ -188,7 +188,8 @@ def _release_line(question: Question) -> str:
         strength = f"each aggregator's noise: {noise.name}, {_sd(noise)}"
     counted = f", counted at {zooms} zooms in one report" if zooms > 1 else ""
     names = [level_words(question.domain, one) for one in question.release.coarser]
-    own = [f"{name} {_sd(law)}" for name, law in zip(names, question.design.coarser, strict=False) if law != noise]
+    opened = zip(question.release.coarser, names, question.design.coarser, strict=False)
+    own = [f"{name} {_sd(law)}" for one, name, law in opened if one.kind is LevelKind.ZOOM or law != noise]
     counted += "; the margin of each signal has numbers of its own" * bool(question.release.margins)
     levels = question.design.levels
     whole = f"the number of {levels.total_words}" if levels.most > 1 else "the total of all cells"

@@ -19,10 +19,18 @@ from fleetcount_mechanisms.planning import SHOWN, not_shown, spread_for_quantile
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount_protocol.window.domain import Categories, Cross, Numbers, Prefixes, ValueDomain, most_of
-from fleetcount_protocol.window.fields import Release, ReleaseKind, coarser_levels, levels_of, shape_of
+from fleetcount_protocol.window.fields import (
+    MODE_FORMS,
+    Release,
+    ReleaseKind,
+    coarser_levels,
+    levels_of,
+    shape_of,
+)
+from fleetcount_protocol.window.window import check_release_kind
 from fleetcount_transport.settings import names_of, read_table, setting, settings
 from fleetcount_transport.toml_table import Table
-from fleetcount_transport.toml_values import Range, exact_number
+from fleetcount_transport.toml_values import Range, exact_number, shown
 
 _STRENGTHS: Final = {
     ReleaseKind.GAUSSIAN: ("sd", "variance"),
@@ -164,6 +172,8 @@ def read_promise(
     asked = read_table(table, ReleaseTable)
     usual = ReleaseKind.GEOMETRIC if shape.windows == 1 else ReleaseKind.GAUSSIAN
     kind = usual if asked.kind is None else next(one for one in _STRENGTHS if one.label == asked.kind)
+    check_release_kind(kind, next(mode for mode, forms in MODE_FORMS.items() if kind_of(answer).form in forms))
+    _check_used(table, kind, shape, epsilon)
     # A question that follows may have more windows under one toss than this one has.
     spread = _spread(table, domain, asked, answer, kind)
     unit = max((*shape.units, *(size for units in periods for size in units)))
@@ -204,6 +214,22 @@ def read_promise(
     return release, asked.delta
 
 
+def _check_used(table: Table, kind: ReleaseKind, shape: ScheduleShape, epsilon: Fraction | None) -> None:
+    """Refuse keys that would change nothing: a delta without a loss at a delta, what follows where no noise is solved
+    for more than the question.
+    """
+    once = shape.units == (1,) and shape.levels == 1
+    if table.has("delta") and once and kind is not ReleaseKind.GAUSSIAN:
+        what = f"which the {kind.label} release of one answer of a device does not use"
+        used = "with kind = 'gaussian', or where a device answers in several windows"
+        raise table.wrong("delta", f"is {shown(table.raw('delta'))}, {what}; allowed: {used}")
+    solved = epsilon is not None or table.has("epsilon")
+    if table.has("followed") and (shape.windows == 1 or not solved):
+        what = "of one window" if solved else "beside noise of a given size"
+        used = "with epsilon, for which the noise of many windows is solved"
+        raise table.wrong("followed", f"is {shown(table.raw('followed'))} {what}, allowed: {used}")
+
+
 def _check_given(table: Table, kind: ReleaseKind, epsilon: Fraction | None) -> None:
     """Refuse a noise that is given by no key, by several or by one of another kind; the command line may give it."""
     own, given = _STRENGTHS[kind], [key for key in _NOISE_KEYS if table.has(key)]
@@ -215,6 +241,8 @@ def _check_given(table: Table, kind: ReleaseKind, epsilon: Fraction | None) -> N
     if wrong:
         said = f"is for another kind: {kind.label!r} is asked, whose noise is given by {' or '.join(own)}"
         raise table.wrong(wrong[0], said)
+    if epsilon is not None and given != ["epsilon"] * len(given):
+        raise table.wrong(given[-1], f"is {shown(table.raw(given[-1]))} beside --epsilon, allowed: one of both")
     if epsilon is None and len(given) != 1:
         allowed = f"exactly one of epsilon (of the whole question, at delta) and {' or '.join(own)} (of a window)"
         raise table.refuse("epsilon", allowed)
@@ -281,7 +309,8 @@ def usual_points(root: Table) -> int | None:
     direct = root.section("question", None).raw("mode") == "direct" and table.raw("kind") != ReleaseKind.ONE_SIDED.label
     if not direct:
         return None
-    quantiles = table.has("zooms") or (table.has("show") and table.choice("show", SHOWN) == "quantiles")
+    zoomed = table.has("zooms") and len(_zooms(table, "zooms")) > 1
+    quantiles = zoomed or (table.has("show") and table.choice("show", SHOWN) == "quantiles")
     return QUANTILE_POINTS if quantiles else MEAN_POINTS
 
 
@@ -310,7 +339,10 @@ def _spread(table: Table, domain: ValueDomain, asked: ReleaseTable, answer: Answ
         raise table.wrong("zooms", f"is {table.raw('zooms')!r}: {error}") from None
     if show == "quantiles":
         sides = asked.zooms if table.has("zooms") else ()
-        levels = spread_for_quantiles(domain.values, sides).levels
+        try:
+            levels = spread_for_quantiles(domain.values, sides).levels
+        except MechanismError as error:
+            raise table.wrong("show", f"is 'quantiles': {error}; with zooms = 1 they are read from the cells") from None
     if asked.shares and len(asked.shares) != levels.count:
         raise table.wrong("shares", f"has {len(asked.shares)} shares, allowed: one for {_shared(levels)}")
     if show is not None:

@@ -69,7 +69,7 @@ def read_schedule(table: Table, coin: Coin, now: float, step: int, levels: int, 
     schedule = Schedule(
         first=opens,
         every_s=every,
-        windows=_windows(table, opens, every, now, step, levels),
+        windows=_windows(table, opens, window, every, now, step, levels),
         round_one_s=one,
         round_two_s=window - one,
         expiry_s=_length(table, "expires_after", step, MAX_WINDOW_LIFETIME_S) if given else _on_grid(DAY_S, step),
@@ -113,7 +113,7 @@ def _round_one(table: Table, window: int, step: int) -> int:
     return one
 
 
-def _windows(table: Table, opens: int | None, every: int, now: float, step: int, levels: int) -> int:
+def _windows(table: Table, opens: int | None, window: int, every: int, now: float, step: int, levels: int) -> int:
     key, count = "windows", 1
     if not table.has("every"):
         for key in _MANY:
@@ -127,11 +127,14 @@ def _windows(table: Table, opens: int | None, every: int, now: float, step: int,
         raise table.wrong("until", "is a time, and opens is counted from submission; allowed: windows, their number")
     else:
         key, until = "until", _utc_moment(table, "until", now, step)
-        if until <= opens:
-            raise table.refuse("until", f"a time after schedule.opens, {utc(opens)}")
-        count = -(-(until - opens) // every)
+        if until < opens + window:
+            ends = utc(opens + window)
+            raise table.refuse(
+                "until", f"{ends} or later: the first window, from schedule.opens {utc(opens)} on, ends then"
+            )
+        count = 1 + (until - opens - window) // every
         if count > MAX_QUESTION_WINDOWS:
-            most = f"a time with 1 to {MAX_QUESTION_WINDOWS} windows from schedule.opens"
+            most = f"a time by which 1 to {MAX_QUESTION_WINDOWS} windows end"
             raise table.refuse("until", f"{most}; there would be {count}")
     if count % levels:
         there = "" if key == "windows" else f"; there would be {count}"
@@ -159,12 +162,15 @@ def _given_moment(table: Table, key: str) -> object:
 
 
 def _moment(table: Table, key: str, now: float, step: int) -> int:
-    """Return an absolute time, or "in 10 s" from now, rounded up to the grid of the time precision."""
+    """Return an absolute time, or "in 10 s" from now, rounded up to the grid of the time precision; but no window ends
+    after the `until` that is written, which is rounded down.
+    """
     value = _given_moment(table, key)
+    rounded = math.floor if key == "until" else math.ceil
     if isinstance(value, datetime) and value.tzinfo is not None:
-        return _on_grid(value.astimezone(UTC).timestamp(), step)
+        return rounded(value.astimezone(UTC).timestamp() / step) * step
     if type(value) is int and 0 <= value <= _YEAR_9999_S:
-        return _on_grid(value, step)
+        return rounded(value / step) * step
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise table.refuse(

@@ -75,6 +75,8 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
     asked = any(found for name, found in questions.items() if name != "windows")
     if output is None and not asked:
         raise UsageError("nothing to do: give --output FILE, or a question (--sum, --difference, --largest, ...)")
+    if kind is not None and output is None:
+        raise UsageError(f"--format is {kind!r}, allowed with --output FILE, which is written in it")
     if kind is None and output is not None and output.suffix not in _FORMATS:
         raise UsageError(f"--output is {str(output)[:80]!r}; it must end in .parquet, .csv or .geojson")
     if unused := _without_effect(zoom, questions):

@@ -174,6 +174,8 @@ def release(path: Path, config_path: Path, output: Path, wait_s: int, explain: b
     """
     check_output_directory(output)
     signed, reader = read_question(path), read_reader(config_path)
+    if explain and signed.question.schedule.windows > 1:
+        raise UsageError("--explain is of one window; of many 'fleetcount question show --explain' says what they tell")
     if signed.question.schedule.windows == 1:
         _release_one(signed, reader, output, wait_s, explain=explain, as_json=as_json)
     else:

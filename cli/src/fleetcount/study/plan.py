@@ -179,7 +179,7 @@ def plan(  # one parameter an option, passed by name
 
 _OF_ONE: Final = ("mechanism", "noise", "sampling_rate", "epsilon_local", "explain")
 _OF_MANY: Final = ("every", "delta")
-_NOT_OF_WALKS: Final = ("level", "no_total")
+_NOT_OF_WALKS: Final = ("level", "no_total", "every")
 
 
 def _without_effect(context: click.Context) -> str:
@@ -199,6 +199,7 @@ def _without_effect(context: click.Context) -> str:
         (many, _OF_ONE, "is about one release, allowed: without --windows, --levels"),
         (not many, _OF_MANY, "is about a question of several windows, allowed: with --windows or --levels"),
         (walks, _NOT_OF_WALKS, "changes no walk, allowed: without --levels"),
+        (many and context.params["show"], ("level",), "is of intervals, allowed: without --windows or without --show"),
     )
     unused = (
         f"--{name.replace('_', '-')} {why}" for holds, names, why in reasons if holds for name in names if given(name)

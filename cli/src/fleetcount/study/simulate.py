@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 from fleetcount_protocol.errors import UsageError
 from fleetcount_simulator.examples import example_about, example_names, example_text
 
@@ -88,6 +89,7 @@ def simulate(  # noqa: PLR0913 one parameter an option, passed by name
     Exit code 0; 2 for a wrong option or scenario file, with file, line and key; 130 interrupted, finished parts kept.
     """
     if examples or example is not None:
+        _check_alone(click.get_current_context(), "examples" if example is None else "example")
         _print_example(example, as_json=as_json)
         return
     if scenario is None:
@@ -105,6 +107,15 @@ def simulate(  # noqa: PLR0913 one parameter an option, passed by name
     summaries = _run(study, chosen, runs or study.runs, target, runner, csv=csv)
     found = {"results": str(target), "cases": [_case_json(one) for one in summaries] if as_json else []}
     show(found, [*summary_lines(summaries), one_line(f"results: {target}")], as_json=as_json)
+
+
+def _check_alone(context: click.Context, option: str) -> None:
+    """Refuse what is given beside an option that prints examples and stops."""
+    others = (name for name in context.params if name not in (option, "as_json"))
+    beside = next((one for one in others if context.get_parameter_source(one) is not ParameterSource.DEFAULT), None)
+    if beside is not None:
+        said = "a scenario file" if beside == "scenario" else f"--{beside}"
+        raise UsageError(f"--{option} prints and stops: {said} is given, allowed without it")
 
 
 def _case_json(one: "CaseSummary") -> dict[str, Any]:

@@ -235,19 +235,28 @@ def _check_last_close(window: WindowFields) -> None:
         require(two_closes > one_closes, f"round_two_closes is {two_closes}, allowed: after {one_closes}")
 
 
+def check_release_kind(kind: ReleaseKind, mode: Mode) -> None:
+    """Check that a release of this kind goes with answers of this mode.
+
+    Raises:
+        QuestionError: it does not; names the kinds that do.
+    """
+    # Exact sums over the outputs 0..V would reveal the exact number of participants; differences of rounds do not.
+    allowed = {
+        Mode.SAMPLING: (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN, ReleaseKind.EXACT),
+        Mode.RESPONSE: (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN),
+        Mode.DIRECT: (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN, ReleaseKind.ONE_SIDED),
+    }[mode]
+    names = " or ".join(one.label for one in allowed)
+    require(kind in allowed, f"release {kind.label} is not for {mode.name.lower()} mode, allowed there: {names}")
+
+
 def _check_release(window: WindowFields) -> None:
     check_range("min_batch_size", window.min_batch_size, MIN_BATCH_SIZE, MAX_REPORTS_PER_WINDOW)
     release = window.release
     level = check_fraction("level", release.level)
     require(0 < level < 1, f"level is {level}, allowed: above 0 and below 1")
-    # Exact sums over the outputs 0..V would reveal the exact number of participants; differences of rounds do not.
-    allowed = {
-        ReleaseKind.GEOMETRIC: set(Mode),
-        ReleaseKind.EXACT: {Mode.SAMPLING},
-        ReleaseKind.ONE_SIDED: {Mode.DIRECT},
-        ReleaseKind.GAUSSIAN: set(Mode),
-    }[release.kind]
-    require(window.mode in allowed, f"release {release.kind.label} is not for {window.mode.name.lower()} mode")
+    check_release_kind(release.kind, window.mode)
     if release.kind is ReleaseKind.GAUSSIAN:
         check_fraction("noise_variance", release.noise_variance)  # The law checks the range (`_check_design`).
     else:
