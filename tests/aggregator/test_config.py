@@ -121,6 +121,22 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
         change('signing_key_file = "signing.key"', 'signing_key_file = "signing.key"\nrotate_s = 100\noverlap_s = 51'),
         r"keys.overlap_s is 51; allowed is at most half of rotate_s \(100\)",
     ),
+    "an overlap of two days by default": (
+        change('signing_key_file = "signing.key"', 'signing_key_file = "signing.key"\nrotate_s = 86400'),
+        r"keys.overlap_s is 172800; allowed is at most half of rotate_s \(86400\)",
+    ),
+    "an overlap without a rotation": (
+        change('signing_key_file = "signing.key"', 'signing_key_file = "signing.key"\noverlap_s = 50'),
+        "keys.overlap_s is 50; allowed only with rotate_s",
+    ),
+    "a certificate for a broker without TLS": (
+        lambda: GOOD + '[mqtt]\nbroker = "127.0.0.1:1884"\ncertificate_file = "a.crt"\nkey_file = "a.key"\n',
+        "mqtt.certificate_file is given; allowed is ca_file with certificate_file and key_file",
+    ),
+    "the key of no certificate": (
+        lambda: GOOD + '[mqtt]\nbroker = "127.0.0.1:1884"\nca_file = "b.crt"\nkey_file = "a.key"\n',
+        "mqtt.key_file is given; allowed is ca_file with certificate_file and key_file",
+    ),
     "missing key": (change('operator = "City"\n', ""), "aggregator.operator is missing"),
     "no budget": (change('largest_epsilon = "4"', ""), "limits.largest_epsilon is missing"),
     "duplicate key": (change('id = "alpha"', 'id = "alpha"\nid = "alpha"'), "not TOML"),

@@ -136,6 +136,17 @@ BAD_LINES: list[tuple[str, str, str]] = [
     ("budget_period_s = 2592000", "budget_period_s = 60", "budget_period_s is 60.*from 3600"),
     ("allow_direct = false", 'allow_direct = "no"', "allow_direct is 'no'.*true or false"),
     ("allow_direct = false", 'fresh_ledger = "never"', "fresh_ledger is 'never'.*'wait' or 'allow'"),
+    (
+        "allow_direct = false",
+        'fresh_ledger = "allow"\nfresh_ledger_wait_s = 60',
+        r"policy\.fresh_ledger_wait_s is 60; allowed is nothing beside fresh_ledger = 'allow'",
+    ),
+    (
+        "allow_direct = false",
+        'fresh_ledger = "allow"\nenrolment_wait_s = 60',
+        r"policy\.enrolment_wait_s is 60; allowed is nothing beside fresh_ledger = 'allow'",
+    ),
+    ("allow_direct = false", "fresh_ledger_wait_s = 0\nenrolment_wait_s = 60", "enrolment_wait_s is 60.*from 0 to 0"),
     ("allow_direct = false", "allow_dirct = false", "allow_dirct.*'allow_direct'"),
     ('signals = ["Vehicle.CurrentLocation", "Vehicle.Speed"]', 'signals = "Vehicle.Speed"', r"policy\.signals"),
     ('signals = ["Vehicle.CurrentLocation", "Vehicle.Speed"]', 'signals = ["a/b"]', r"policy\.signals"),

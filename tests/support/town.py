@@ -18,7 +18,6 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.host import Limits, OwnIdentity
 from fleetcount_aggregator.host.keys import load_signing_key, load_store_key
 from fleetcount_aggregator.process.app import build_identity
-from fleetcount_aggregator.process.serving import rotation_of
 from fleetcount_aggregator.transport.grpc_server import DeviceShell, device_server
 from fleetcount_aggregator.windows.directory import QuestionDirectory
 from fleetcount_aggregator.windows.sealing_keys import SealingKeys
@@ -223,7 +222,7 @@ class Town:
             server=server,
             front=front,
             directory=QuestionDirectory(context, config.aggregator.question_directory),
-            sealing_keys=SealingKeys(host, rotation_of(config)),
+            sealing_keys=SealingKeys(host, config.keys.rotation),
         )
 
     async def kill(self, position: int) -> None:

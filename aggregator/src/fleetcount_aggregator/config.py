@@ -37,6 +37,7 @@ from fleetcount_transport.settings import (
 from fleetcount_transport.toml_table import Table, read_toml
 from fleetcount_transport.toml_values import Range
 
+from fleetcount_aggregator.host.key_rotation import Rotation
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.host.token_keys import PKCS11_SCHEME, load_wrapping_key
@@ -105,7 +106,7 @@ class KeysTable:
     former_store_key_file: Path | None = setting(Table.file_name, default=None)
     succession_files: tuple[Path, ...] = setting(Table.file_names, default=())
     rotate_s: int | None = setting(Table.integer, 60, _TEN_YEARS_S, default=None)
-    overlap_s: int = setting(Table.integer, 1, _TEN_YEARS_S, default=2 * 86_400)
+    overlap_s: int | None = setting(Table.integer, 1, _TEN_YEARS_S, default=None)
 
     def __post_init__(self) -> None:
         if isinstance(self.signing_key_file, str) and self.store_key_file is None:
@@ -114,10 +115,18 @@ class KeysTable:
             raise InconsistentError(
                 "keys.store_key_file is missing, or the same as former_store_key_file; allowed is the file of a new key"
             )
-        if self.rotate_s is not None and 2 * self.overlap_s > self.rotate_s:
+        if self.rotate_s is None and self.overlap_s is not None:
+            raise InconsistentError(f"keys.overlap_s is {self.overlap_s}; allowed only with rotate_s")
+        if (rotation := self.rotation) is not None and 2 * rotation.overlap_s > rotation.every_s:
             raise InconsistentError(
-                f"keys.overlap_s is {self.overlap_s}; allowed is at most half of rotate_s ({self.rotate_s})"
+                f"keys.overlap_s is {rotation.overlap_s}; allowed is at most half of rotate_s ({self.rotate_s})"
             )
+
+    @property
+    def rotation(self) -> Rotation | None:
+        """How sealing keys change, None where they do not; two overlap for two days by default."""
+        overlap_s = 2 * 86_400 if self.overlap_s is None else self.overlap_s
+        return None if self.rotate_s is None else Rotation(every_s=self.rotate_s, overlap_s=overlap_s)
 
     def key_ring(self) -> KeyRing:
         """Return the sealing keys.
@@ -208,6 +217,10 @@ class MqttTable:
     def __post_init__(self) -> None:
         if self.ca_file is None and not self.insecure and not is_local(self.broker):
             raise InconsistentError(f"mqtt.broker is {self.broker!r}; beyond loopback it needs ca_file (TLS)")
+        identity = {"certificate_file": self.certificate_file, "key_file": self.key_file}
+        if any(identity.values()) and not all((self.ca_file, *identity.values())):
+            given = next(key for key, file in identity.items() if file)
+            raise InconsistentError(f"mqtt.{given} is given; allowed is ca_file with certificate_file and key_file")
 
     def credential(self, slot: int) -> tuple[Path | None, Path | None]:
         """Return the files of the certificate and the key of a slot, (None, None) without a certificate.

@@ -210,10 +210,12 @@ def _policy(root: Table) -> OwnerPolicy:
         allowed = 'trust = "no operator", with largest_chance and largest_expected_answers as limits'
         raise table.refuse("total_exposure", f"nothing: the sum has become two; {allowed}")
     period = table.integer("budget_period_s", 3600, _TEN_YEARS_S, 2_592_000)
-    wait = table.integer("fresh_ledger_wait_s", 0, _TEN_YEARS_S, period)
     if table.choice("fresh_ledger", ("wait", "allow"), "wait") == "allow":
-        wait = 0
-    enrolment = min(wait, table.integer("enrolment_wait_s", 0, wait or _TEN_YEARS_S, wait))
+        period = 0
+        for key in filter(table.has, ("fresh_ledger_wait_s", "enrolment_wait_s")):
+            raise table.refuse(key, "nothing beside fresh_ledger = 'allow', which waits for no ledger")
+    wait = table.integer("fresh_ledger_wait_s", 0, _TEN_YEARS_S, period)
+    enrolment = table.integer("enrolment_wait_s", 0, wait, wait)
     return read_table(table, OwnerPolicy, fresh_ledger_wait_s=wait, enrolment_wait_s=enrolment)
 
 

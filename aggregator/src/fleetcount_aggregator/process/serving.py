@@ -30,7 +30,6 @@ from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.broker_connection import BrokerConnection
 from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.host.host import Host
-from fleetcount_aggregator.host.key_rotation import Rotation
 from fleetcount_aggregator.host.reasons import WaitFor
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.intake.intake import Intake
@@ -267,7 +266,7 @@ def coordinator_work(config: AggregatorConfig, core: Core) -> Work:
     """Return what goes on in one process of an aggregator alone."""
     context, host = core.context, core.context.host
     directory = QuestionDirectory(context, config.aggregator.question_directory)
-    sealing_keys = SealingKeys(host, rotation_of(config))
+    sealing_keys = SealingKeys(host, config.keys.rotation)
     timekeeping = Timekeeping(host, context.store, context.peers)
     return {
         "question-directory": lambda: every(1.0, directory.poll, host),
@@ -281,12 +280,6 @@ def coordinator_work(config: AggregatorConfig, core: Core) -> Work:
         "retention": lambda: every(1.0, core.retention.look, host),
         "sessions": lambda: every(3600.0, lambda: _forget_sessions(context.store, host), host),
     }
-
-
-def rotation_of(config: AggregatorConfig) -> Rotation | None:
-    """Return the schedule of the sealing keys, None where the operator changes them."""
-    keys = config.keys
-    return None if keys.rotate_s is None else Rotation(every_s=keys.rotate_s, overlap_s=keys.overlap_s)
 
 
 async def every(seconds: float, work: Callable[[], Awaitable[Any]], host: Host) -> None:

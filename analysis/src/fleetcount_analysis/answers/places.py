@@ -273,7 +273,8 @@ def _crossing_of(ring: Floats) -> Floats | None:
     low, high, slack = np.minimum(ring, ends), np.maximum(ring, ends), _ROUNDING * np.ptp(ring, axis=0).max()
     orders = [np.argsort(low[:, axis]) for axis in (0, 1)]
     lasts = [np.searchsorted(low[order, axis], high[order, axis], "right") for axis, order in enumerate(orders)]
-    order, last = min(zip(orders, lasts, strict=True), key=lambda sweep: int(sweep[1].sum()))
+    axis = int(lasts[1].sum() < lasts[0].sum())
+    order, last = orders[axis], lasts[axis]
     first, step = np.arange(len(ring)), 1
     while (first := first[first + step < last[first]]).size:
         one, other = order[first], order[first + step]

@@ -85,7 +85,11 @@ class _New:
 def _device_toml(request: _New, operators: Sequence[tuple[Path, Descriptor, OperatorParts]]) -> str:
     aggregators = [one.aggregator for _, one, _ in operators]
     tables = [_mqtt(request, {one.mqtt_broker for one in aggregators})] if request.mqtt else [_grpc(request)]
-    signals = dict(map(_signal, request.signals))
+    signals = dict[str, str]()
+    for path, file in map(_signal, request.signals):
+        if path in signals:
+            raise UsageError(f"--signal gives {path[:60]!r} twice; allowed: one file each")
+        signals[path] = file
     names = ", ".join(map(toml_text, signals))
     policy = {
         "signals": f"[{names}]",
