@@ -125,13 +125,13 @@ class Polygon:
     """All positions that a closed line through three or more `corners` goes around, in the signal's own units.
 
     Raises:
-        UsageError: fewer than three corners, or a line that crosses itself, of which nobody knows what is inside.
+        UsageError: fewer than three corners, or a line that crosses itself.
     """
 
     corners: tuple[Position, ...] = setting(_corners)
 
     def __post_init__(self) -> None:
-        """Check the number of corners, and that they are in an order."""
+        """Check the corners: how many, and in an order."""
         if len(self.corners) < 3:
             raise UsageError(f"a private place has {len(self.corners)} corners; allowed are 3 or more")
         if (crossing := self._crossing()) is not None:
@@ -141,7 +141,7 @@ class Polygon:
             )
 
     def holds(self, place: Position) -> bool:
-        """Return whether a position is on the line, or the line goes around it: a ray crosses it more up than down."""
+        """Return whether a position is on the line, or the line goes around it."""
         x, y = place
         turns = 0
         for (x1, y1), (x2, y2) in pairwise((*self.corners, self.corners[0])):
@@ -153,7 +153,7 @@ class Polygon:
         return turns != 0
 
     def _crossing(self) -> Position | None:
-        """Return where two lines from corner to corner cross, each going on beyond it; None if none do."""
+        """Return where two lines cross, each going on beyond it; None if none do."""
         lines = sorted(pairwise((*self.corners, self.corners[0])), key=min)
         for place, (a, b) in enumerate(lines):
             for c, d in map(lines.__getitem__, range(place + 1, len(lines))):

@@ -242,11 +242,8 @@ def check_release_kind(kind: ReleaseKind, mode: Mode) -> None:
         QuestionError: it does not; names the kinds that do.
     """
     # Exact sums over the outputs 0..V would reveal the exact number of participants; differences of rounds do not.
-    allowed = {
-        Mode.SAMPLING: (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN, ReleaseKind.EXACT),
-        Mode.RESPONSE: (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN),
-        Mode.DIRECT: (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN, ReleaseKind.ONE_SIDED),
-    }[mode]
+    own = {Mode.SAMPLING: (ReleaseKind.EXACT,), Mode.DIRECT: (ReleaseKind.ONE_SIDED,)}.get(mode, ())
+    allowed = (ReleaseKind.GEOMETRIC, ReleaseKind.GAUSSIAN, *own)
     names = " or ".join(one.label for one in allowed)
     require(kind in allowed, f"release {kind.label} is not for {mode.name.lower()} mode, allowed there: {names}")
 
