@@ -212,7 +212,8 @@ def test_doctor_says_which_slot_lacks_its_certificate_and_who_holds_which(
     made = fleetcount("keys", "init", "--output", "dep", "--base-port", "0", "--broker", "localhost:1")
     assert made.code == 0, made.err
     config, keys = tmp_path / "dep" / "alpha" / "aggregator.toml", tmp_path / "dep" / "alpha" / "keys"
-    files = 'slots = 4\ncertificate_file = "keys/aggregator.crt"\nkey_file = "keys/aggregator.key"\n'
+    files = 'certificate_file = "keys/aggregator.crt"\nkey_file = "keys/aggregator.key"\n'
+    files = f'slots = 4\nca_file = "../ca/aggregators.crt"\n{files}'
     text = config.read_text().replace("[mqtt]\n", f"[mqtt]\n{files}")
     config.write_text(f'{text}\n[store]\nurl = "{postgres_url}"\n')
     authority = CertificateAuthority(

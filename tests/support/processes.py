@@ -30,7 +30,8 @@ def pace() -> float:
     FLEETCOUNT_TEST_PACE says what was seen before the tests began; without it that is looked at once. What else the
     machine has come to do since then, beside the run's own workers, is looked at each time.
     """
-    own = max(int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")), len(os.sched_getaffinity(0)))
+    # The run's own workers, and what they wait for, are in the limits of the tests.
+    own = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")) + len(os.sched_getaffinity(0))
     before = float(os.environ.get("FLEETCOUNT_TEST_PACE") or _pace_before())
     return min(max(before, 6.0), before * max(1.0, os.getloadavg()[0] / own))
 
