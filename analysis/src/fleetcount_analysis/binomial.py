@@ -1,11 +1,12 @@
-"""The masses of a binomial law, to a double's precision.
+"""The masses of a binomial law.
 
 It must not estimate or draw. SciPy has these masses too, beside all of its laws (`scipy.stats`): sixty megabytes and
 half a second in each process that makes a record.
 
 The binomial mass is Loader's: with b/n the share of ones, B(b; n, p) is the mass at its own mean, which Stirling's
 series gives, times e^(-D), D the deviance of b from n p. A difference of logarithms of factorials would lose six digits
-at n = 10^9. Source: C. Loader, Fast and Accurate Computation of Binomial Probabilities (2000), equations 2 to 5.
+at n = 10^9. Within 12 standard deviations the relative error is below 1e-12 up to 10^6 trials and below 1e-9 up to
+10^12. Source: C. Loader, Fast and Accurate Computation of Binomial Probabilities (2000), equations 2 to 5.
 """
 
 import math

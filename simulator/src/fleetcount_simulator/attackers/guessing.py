@@ -16,6 +16,7 @@ from functools import lru_cache
 import numpy as np
 import scipy
 from fleetcount_analysis.channels import noise_size, noise_sum
+from fleetcount_analysis.one_sided_sums import OneSidedSum
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from numpy.typing import NDArray
 
@@ -287,7 +288,7 @@ def _noise_law(noise: NoiseLaw, noises: int) -> tuple[int, Floats]:
         law = noise_sum(noise_size(noise), noises)
         reach = law.reach
         return -reach, law.log_mass(np.arange(-reach, reach + 1))
-    success = -math.expm1(-float(noise.epsilon))
-    reach = int(scipy.stats.nbinom.isf(1e-18, noises, success)) + 1
-    mass = np.asarray(scipy.stats.nbinom.logpmf(np.arange(reach + 1), noises, success), dtype=np.float64)
+    one_sided = OneSidedSum(epsilon=noise.epsilon, terms=noises)
+    reach = one_sided.reach_beyond(1e-18) + 1
+    mass = one_sided.log_mass(np.arange(reach + 1))
     return (0, mass) if noise.direction == "up" else (-reach, mass[::-1])
