@@ -1,7 +1,7 @@
 """The masses of a binomial law.
 
-It must not estimate or draw. SciPy has these masses too, beside all of its laws (`scipy.stats`): sixty megabytes and
-half a second in each process that makes a record.
+It must not estimate or draw. SciPy has these masses too, beside all of its laws (`scipy.stats`): forty megabytes in
+each process that makes a record.
 
 The binomial mass is Loader's: with b/n the share of ones, B(b; n, p) is the mass at its own mean, which Stirling's
 series gives, times e^(-D), D the deviance of b from n p. A difference of logarithms of factorials would lose six digits
