@@ -148,8 +148,8 @@ def _results(runs: Sequence[Run], *beside: str) -> list[str]:
         f" p50 {_percentile(ready, 0.5)}, p99 {_percentile(ready, 0.99)} ({len(ready)} restarts). From the last window"
         f" or fault to the end everywhere: p50 {_percentile(ended, 0.5)}, p99 {_percentile(ended, 0.99)}.",
         "",
-        f"| what fails | trials: {', '.join(stores)} | ended | broken | longest restart | longest end |",
-        "|---|---|---|---|---|---|",
+        f"| what fails | trials: {', '.join(stores)} | ended | longest restart | longest end |",
+        "|---|---|---|---|---|",
     ]
     lines += [_row(fault, stores, group) for fault, group in sorted(groups.items())]
     missing = [one for one in runs[-1].missing if one.partition(" (no lane")[0] not in groups]
@@ -159,8 +159,8 @@ def _results(runs: Sequence[Run], *beside: str) -> list[str]:
 def _row(fault: str, stores: Sequence[str], group: Sequence[Trial]) -> str:
     ready, ended = [one for trial in group for one in trial.ready_s], [one.ended_s for one in group if not one.stuck]
     ends = ", ".join(f"{end} {count}" for end, count in Counter(one.end for one in group).most_common())
-    damaged = sum(one.damaged for one in group)
     broken = {
+        "reports said to be damaged": sum(one.damaged for one in group),
         "lost": sum(one.lost for one in group),
         "doubled": sum(one.doubled for one in group),
         "wrong": sum(bool(one.wrong) for one in group),
@@ -169,8 +169,7 @@ def _row(fault: str, stores: Sequence[str], group: Sequence[Trial]) -> str:
     cells = (
         fault,
         ", ".join(str(sum(one.store == store for one in group)) for store in stores),
-        ends + (f"; {damaged} reports said to be damaged" if damaged else ""),
-        ", ".join(f"{count} {name}" for name, count in broken.items() if count) or "none",
+        "; ".join([ends, *(f"{count} {name}" for name, count in broken.items() if count)]),
         f"{max(ready):.1f} s" if ready else "–",
         f"{max(ended):.1f} s" if ended else "–",
     )

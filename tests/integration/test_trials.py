@@ -51,8 +51,8 @@ def test_the_page_counts_what_was_wrong() -> None:
     assert "2 trials in 1.5 minutes, 1 of them under a fault and 0 under a kill: 2 lost, 1 doubled, 1 wrong," in text
     assert "3 second releases, 1 stuck, of 8 reports receipted in full." in text
     assert "| what fails | trials: SQLite | ended |" in text
-    assert "| full disk | 1 | stuck 1 | 2 lost, 1 doubled, 1 wrong, 1 stuck | – | – |" in text
-    assert "| nothing | 1 | released 1 | none | – | 1.0 s |" in text
+    assert "| full disk | 1 | stuck 1; 2 lost; 1 doubled; 1 wrong; 1 stuck | – | – |" in text
+    assert "| nothing | 1 | released 1 | – | 1.0 s |" in text
     assert "Not tried: a relay." in text
     assert "Not tried: full disk" not in text
 

@@ -26,7 +26,8 @@ _MOST_VALUES: Final = 1 << 30
 def geometric_noise(epsilon: Fraction, count: int, source: RandomSource) -> Integers:
     """Return `count` independent draws, int64, of the law P[z] = (1-a)/(1+a) a^|z|, a = exp(-epsilon).
 
-    The law is exact whatever the number of word bits. Source: [GEO] Definition 2.1, docs/privacy.md 1.2.
+    The law is exact whatever the number of word bits. Source: [GEO] Definition 2.1, docs/privacy.md,
+    "The release that is sound".
 
     Raises:
         RangeError: the count is outside 0 .. 2^30.

@@ -2,10 +2,10 @@
 
 It must not estimate or draw: it computes laws only, always with all the noises that were added.
 
-The release of privacy.md 1.2 is Y = Bin(n, p) + Z_1 + ... + Z_k with p the sampling rate and each Z_j two-sided
-geometric, P[Z = z] = (1-a)/(1+a) a^|z|, a = exp(-e1). The k noises add up to a law of their own, not to one geometric
-of larger scale. Its generating function is the difference of two negative binomials, and Vandermonde's identity turns
-the double sum into k positive terms, for z >= 0, with u = a^2 / (1 - a^2):
+The release of docs/privacy.md, "The release that is sound", is Y = Bin(n, p) + Z_1 + ... + Z_k with p the sampling
+rate and each Z_j two-sided geometric, P[Z = z] = (1-a)/(1+a) a^|z|, a = exp(-e1). The k noises add up to a law of their
+own, not to one geometric of larger scale. Its generating function is the difference of two negative binomials, and
+Vandermonde's identity turns the double sum into k positive terms, for z >= 0, with u = a^2 / (1 - a^2):
 
     P[Z = z]  = ((1-a)/(1+a))^k a^z sum_{r=0}^{k-1} w_r C(z+k-1, r),       w_r = C(2k-2-r, k-1) u^(k-1-r)
     P[Z >= t] = ((1-a)/(1+a))^k sum_r w_r S_r(t),                          t >= 0
@@ -79,7 +79,7 @@ class NoiseSum:
 
     @property
     def variance(self) -> float:
-        """Return terms * 2a / (1-a)^2 (privacy.md 1.2)."""
+        """Return terms * 2a / (1-a)^2."""
         return 0.0 if self.is_zero else self.terms / (2 * math.sinh(self._rate / 2) ** 2)
 
     @property

@@ -76,7 +76,9 @@ def response_channel(response: ResponseLaw) -> tuple[Fraction, Fraction]:
 
 
 def sampling_cells(difference: ArrayLike, sampling_rate: Fraction, noise: NoiseSize, aggregators: int) -> CellEstimates:
-    """Return Y/p and sqrt(n (1-p)/p + k VarZ/p^2) with the estimate, clamped at 0, for n (docs/privacy.md 1.2).
+    """Return Y/p and sqrt(n (1-p)/p + k VarZ/p^2) with the estimate, clamped at 0, for n.
+
+    Source: docs/privacy.md, "The release that is sound".
 
     Raises:
         RangeError: a parameter is outside its range.
@@ -148,7 +150,8 @@ def unary_cells(
     """Return the estimates of cells whose bits are randomized one by one (OUE with P = 1/2, vector Mangat with P = 1).
 
     `bits` counts the set bits, `participants` the devices (or an unbiased estimate with the same noise, broadcast). The
-    estimate is (Y - Q N)/(P - Q); its noise variance is K VarZ (1 + Q^2)/(P-Q)^2. Source: docs/privacy.md 2.
+    estimate is (Y - Q N)/(P - Q); its noise variance is K VarZ (1 + Q^2)/(P-Q)^2. Source:
+    docs/privacy.md, "Response and direct windows".
 
     Raises:
         RangeError: not 0 <= Q < P <= 1.
@@ -166,8 +169,7 @@ def one_sided_cells(outputs: ArrayLike, epsilon: Fraction, aggregators: int, dir
     """Return outputs of asymmetric geometric noise less (or plus) its mean k q/(1-q), and the error sqrt(k q)/(1-q).
 
     "up" is noise >= 0 (decreasing counts), "down" noise <= 0. q = exp(-epsilon). Unbiased before the truncation at n or
-    at 0, which moves a count by less than k q/(1-q), and only near the truncation. Source: docs/privacy.md 3, [ADP]
-    AGeo.
+    at 0, which moves a count by less than k q/(1-q), and only near the truncation. Source: [ADP] AGeo.
 
     Raises:
         RangeError: epsilon is not positive, or fewer than 1 aggregator.

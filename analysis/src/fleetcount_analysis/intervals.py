@@ -3,7 +3,7 @@
 It must not change an estimate, and its results are functions of the public release alone, so that every aggregator
 computes the same ones.
 
-An interval inverts two one-sided tests at t = (1 - level)/2 each (docs/privacy.md 1.2):
+An interval inverts two one-sided tests at t = (1 - level)/2 each (docs/privacy.md, "The release that is sound"):
 { n >= 0 : P_n[Y >= y] > t and P_n[Y <= y] > t }. Both tails are monotone in n, so a bracketing search finds both ends.
 Every true count is inside with probability at least the level. If no n >= 0 passes (for an output far below zero), the
 interval is the nearest possible count, (0, 0) or (upper_limit, upper_limit).
@@ -54,7 +54,8 @@ def sampling_intervals(
     """Return the exact two-sided interval of the true count of every cell, from the raw noised difference Y.
 
     Computed by every aggregator for the release record, and by readers of it. Counts in devices; `upper_limit` is a
-    public bound on a count. `noise` None is the `exact` release kind, which has no noise. Source: docs/privacy.md 1.2.
+    public bound on a count. `noise` None is the `exact` release kind, which has no noise. Source:
+    docs/privacy.md, "The release that is sound".
 
     Raises:
         RangeError: an output above 10^12 in size, a rate outside (0, 1], a level outside (0, 1), no aggregator.
@@ -211,7 +212,7 @@ def one_sided_intervals(
     """Return [Y - m, Y] for every output of k one-sided geometric noises >= 0 (AGeo): the upper end is never wrong.
 
     m is the smallest number with P[noise > m] <= 1 - level; the noise is negative binomial with k successes and ratio
-    q = exp(-epsilon). Ends are clamped at 0. Source: docs/privacy.md 3.
+    q = exp(-epsilon). Ends are clamped at 0. Source: docs/privacy.md, "What is promised".
 
     Raises:
         RangeError: as `sampling_intervals`, or epsilon is not positive.

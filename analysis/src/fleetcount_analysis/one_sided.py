@@ -2,7 +2,7 @@
 
 It must not turn "not known" into a claim: only one of the two answers is certain.
 
-AGeo noise has one sign ([ADP] section V, docs/privacy.md 3). Noise >= 0 ("up"): an output z <= t proves count <= t, so
+AGeo noise has one sign ([ADP] section V). Noise >= 0 ("up"): an output z <= t proves count <= t, so
 "safe" is never wrong. Noise <= 0 ("down"): z >= t proves count >= t, so "reached" is never wrong. With k aggregators
 the noise is negative binomial: P[noise <= m] = sum over i <= m of C(i+k-1, i) (1-q)^k q^i, q = exp(-epsilon).
 """
@@ -87,7 +87,7 @@ def found_probabilities(
 def competitor_probabilities(counts: ArrayLike, thresholds: ArrayLike, epsilon: Fraction, delta: Fraction) -> Floats:
     """Return the largest probability of a "safe" that is never false, of any (epsilon, delta)-DP mechanism, by count.
 
-    The tight recursion of docs/privacy.md 3 over t+1-f steps, from `fleetcount_mechanisms.asymmetric`.
+    The tight recursion of `fleetcount_mechanisms.asymmetric` over t+1-f steps.
 
     Raises:
         RangeError: a negative count.

@@ -1,7 +1,7 @@
 """The exact law of a sum of independent one-sided geometric noises; `channels.NoiseSum` is that of two-sided ones.
 
 It must not estimate or draw. One noise is Z >= 0 with P[Z = z] = (1-q) q^z, q = exp(-epsilon); the sum of k of them is
-negative binomial, P[Z = z] = C(z+k-1, k-1) (1-q)^k q^z. Source: [ADP] section V (AGeo), docs/privacy.md 3.
+negative binomial, P[Z = z] = C(z+k-1, k-1) (1-q)^k q^z. Source: [ADP] section V (AGeo).
 """
 
 import math

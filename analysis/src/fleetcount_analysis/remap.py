@@ -5,7 +5,7 @@ Theorem 3.1 holds only for one geometric noise without sampling; for k >= 2 or p
 not of the best mechanism.
 
 With w_i(y) = prior_i P[y | i], the answer to y is the smallest j that minimises sum_i w_i(y) loss(i, j); an output of
-no mass keeps its own value, clamped into 0..n (docs/privacy.md 4).
+no mass keeps its own value, clamped into 0..n (docs/papers.md, "GEO").
 """
 
 import math

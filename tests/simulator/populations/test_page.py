@@ -21,34 +21,38 @@ def section(name: str, part: str) -> str:
     return part.split(f"\n### `{name}`\n", 1)[1].split("\n### ", 1)[0].split("\n## ", 1)[0]
 
 
-def rows(keys: tuple[Key, ...]) -> list[str]:
-    return [f"| `{key.name}` | {key.about} | `{key.example}` |" for key in keys]
+def listed_in(text: str) -> list[str]:
+    """Return the items of a text's lists that name a key, each as one line."""
+    return [" ".join(item.split()) for item in re.findall(r"^\* `.*(?:\n {2}\S.*)*", text, re.MULTILINE)]
+
+
+def items(keys: tuple[Key, ...]) -> list[str]:
+    return [f"* `{key.name}`: {key.about} (`{key.example}`)" for key in keys]
 
 
 POPULATIONS, CELLS = PAGE.split("\n## Cells\n")
 SHARED = {
     re.findall("`([a-z_]+)`", line)[0]: line
-    for line in POPULATIONS.split("\n## Kinds of populations\n", 1)[1].split("\n### ", 1)[0].splitlines()
-    if line.startswith("| `")
+    for line in listed_in(POPULATIONS.split("\n## Kinds of populations\n", 1)[1].split("\n### ", 1)[0])
 }
-"""The rows of keys that several kinds share, by the key's name."""
+"""The items of keys that several kinds share, by the key's name."""
 
 
 @pytest.mark.parametrize("kind", populations.KINDS)
 def test_a_population_s_section_lists_its_keys(kind: str) -> None:
     text = section(kind, POPULATIONS)
-    own = [line for line in text.splitlines() if line.startswith("| `")]
+    own = listed_in(text)
     said = text.partition("Shared keys: ")[2].partition(".")[0]
     shared = SHARED if said == "all" else re.findall("`([a-z_]+)`", said)
     listed = [*own, *(SHARED[name] for name in shared)]
 
-    assert sorted(listed) == sorted(rows(populations.keys_of(kind)[1:]))
+    assert sorted(listed) == sorted(items(populations.keys_of(kind)[1:]))
     assert ", ".join(populations.cells_of(kind)) in text
 
 
 @pytest.mark.parametrize("kind", cells.KINDS)
 def test_a_section_about_cells_lists_its_keys(kind: str) -> None:
-    assert [line for line in section(kind, CELLS).splitlines() if line.startswith("| `")] == rows(cells.keys_of(kind))
+    assert listed_in(section(kind, CELLS)) == items(cells.keys_of(kind))
 
 
 def named(text: str) -> Any:

@@ -19,7 +19,7 @@ It must not know a table: its arguments are sums of opened numbers. No other mod
   error; in different windows, which are independent, both at the level, by the root of the sum of the squared distances
   from the estimates to their ends (Zou and Donner 2008), which is measured and not proven.
 
-Source: docs/privacy.md 1.2 and 2.
+Source: docs/privacy.md, "The release that is sound" and "Response and direct windows".
 """
 
 from collections.abc import Callable, Iterable

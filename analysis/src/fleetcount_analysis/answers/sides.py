@@ -11,7 +11,7 @@ It must not turn "not known" into a claim. The methods, with what they prove and
   It needs a party with the exact counts, which stops at the c-th number above its threshold; aggregators, which only
   have shares, cannot run it.
 
-Source: [ADP] sections IV to VI, docs/privacy.md 3.
+Source: [ADP] sections IV to VI, docs/answers.md, "Safe, in danger, not known".
 """
 
 from collections.abc import Sequence

@@ -35,7 +35,7 @@ from fleetcount_protocol.limits import MAX_CERTIFICATE_BYTES
 YEAR: Final = timedelta(days=365)
 """The lifetime of a test deployment's certificates and authorities."""
 _ARC: Final = "2.25.229226371858029907233568260518592717640"
-"""The project's own arc of object identifiers, from a UUID (ITU-T X.667); decision 21 lists what is below it."""
+"""The project's own arc of object identifiers, from a UUID (ITU-T X.667); docs/wire.md lists what is below."""
 _CLIENT: Final = ExtendedKeyUsageOID.CLIENT_AUTH
 _SERVER: Final = ExtendedKeyUsageOID.SERVER_AUTH
 _BACKDATING: Final = timedelta(minutes=5)
