@@ -1,5 +1,6 @@
 """An aggregator as the first process of a container, which no signal ends that it does not take itself (F51)."""
 
+import contextlib
 import json
 import os
 import shutil
@@ -35,7 +36,12 @@ def test_as_process_1_it_ends_with_zero_and_all_its_processes_when_it_is_told_to
             workers = [worker for one in inner for worker in _children(one)]
             for one in inner:
                 os.kill(one, signal.SIGTERM)
-        _, err = outer.communicate(timeout=60)
+        try:
+            _, err = outer.communicate(timeout=60)
+        finally:
+            for one in inner:  # What has not ended goes, and with the first process all others of its namespace.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, signal.SIGKILL)
 
     assert json.loads(line)["event"] == "ready"
     assert outer.returncode == 0, err

@@ -479,6 +479,42 @@ class Noting(MemoryTransport):
         self.done.append("close")
 
 
+class Held(MemoryTransport):
+    """A transport on which every part waits until `free`; it says which parts were sent."""
+
+    def __init__(self, inner: MemoryTransport) -> None:
+        vars(self).update(vars(inner))
+        self.free, self.waits = asyncio.Event(), asyncio.Event()
+        self.sent: list[tuple[int, int]] = []
+
+    async def upload(
+        self, window: Window, position: int, instalments: Sequence[Instalment]
+    ) -> tuple[Receipt | Refusal, ...]:
+        self.sent += [(one.round, position) for one in instalments]
+        self.waits.set()
+        await self.free.wait()
+        return await super().upload(window, position, instalments)
+
+
+async def test_a_window_that_is_answered_just_now_is_not_taken_up_by_the_next_call(tmp_path: Path) -> None:
+    world = Deployment()
+    question = world.question(schedule=replace(world.question().schedule, windows=1))
+    world.offers = [world.offer(question)]
+    transport = Held(world.transport())
+    device = world.device(tmp_path / "device.db", transport, join=AUTO)
+
+    answering = asyncio.create_task(device.answer())
+    await transport.waits.wait()
+    again = asyncio.create_task(device.answer())
+    for _ in range(1000):  # All that the second call can do while the part of the first one waits.
+        await asyncio.sleep(0)
+    transport.free.set()
+    outcomes = [*await answering, *await again]
+
+    assert sorted(transport.sent) == [(1, 0), (1, 1), (2, 0), (2, 1)]
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED]
+
+
 async def test_a_serving_device_gives_its_connection_up_as_its_question_ends_and_not_at_the_next_poll(
     tmp_path: Path,
 ) -> None:
