@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount_analysis.interval_words import level_text
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.release.record import decode_record
 from fleetcount_protocol.release.record_json import record_from_json
@@ -107,6 +108,19 @@ def test_a_page_writes_an_edge_as_python_does(reader: Page) -> None:
     written = reader.evaluate("pairs => pairs.map(pair => fleetcount.layout.Fraction.of(...pair).decimal)", pairs)
 
     assert written == [decimal_text(one) for one in edges]
+
+
+def test_a_page_writes_a_level_as_python_does(reader: Page) -> None:
+    levels = [Fraction(one) for one in ("19/20", "0.9999", "0.99999999", "2999999999/3000000000", "2/3", "0.00001")]
+    pairs = [[str(one.numerator), str(one.denominator)] for one in levels]
+
+    written = reader.evaluate(
+        "pairs => { const { Fraction } = fleetcount.layout; return pairs.map(pair =>"
+        " Fraction.of(...pair).times(Fraction.of(100)).ending); }",
+        pairs,
+    )
+
+    assert [f"{one} %" for one in written] == [level_text(one) for one in levels]
 
 
 def test_everything_that_python_refuses_is_refused(reader: Page) -> None:

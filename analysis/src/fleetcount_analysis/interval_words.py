@@ -3,11 +3,15 @@
 Standard library only; it must not compute an interval end.
 """
 
+import math
 from decimal import Decimal
 from fractions import Fraction
 from typing import Final
 
 BELOW_NOISE: Final = "0, below noise"
+_MOST_PLACES: Final = 12
+_ENDLESS: Final = 4
+"""Digits behind the point of a number that has endlessly many: rounded down, a level below 100 % never reads as it."""
 
 
 def interval_text(estimate: float | Decimal | Fraction, low: int, high: int) -> str:
@@ -20,5 +24,31 @@ def interval_text(estimate: float | Decimal | Fraction, low: int, high: int) -> 
 
 
 def level_text(level: Fraction) -> str:
-    """Return the level of an interval in percent: "95 %"."""
-    return f"{float(level * 100):g} %"
+    """Return the level of an interval in percent, with every digit: "95 %"."""
+    return f"{level_digits(level * 100)} %"
+
+
+def level_digits(value: Fraction) -> str:
+    """Return a positive number in digits, all of them where they end within 12 behind the point, else rounded down."""
+    ending = value * 10**_MOST_PLACES
+    places = _MOST_PLACES if ending.denominator == 1 else _ENDLESS
+    whole, part = divmod(math.floor(value * 10**places), 10**places)
+    return f"{whole}.{part:0{places}d}".rstrip("0").rstrip(".")
+
+
+def number_text(number: float, width: float = 0.0) -> str:
+    """Return a number to four digits, and all before the point; to a hundredth of the `width` of an interval beside it.
+
+    An interval far from 0 is narrow beside its ends: with four digits alone both may read alike.
+    """
+    sizes = [(abs(number), 3), (width, 2)]
+    places = max((digits - math.floor(math.log10(size)) for size, digits in sizes if 0 < size < math.inf), default=0)
+    if not 1e-4 <= abs(number) < 1e15 and (number or places > _MOST_PLACES):
+        return f"{number:,.4g}"
+    text = f"{number:,.{min(max(places, 0), _MOST_PLACES)}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def numbers_text(low: float, high: float) -> str:
+    """Return the ends of an interval of numbers, which may be infinite: "36.5 to 47.4", "40 to ∞"."""
+    return f"{number_text(low, high - low)} to {number_text(high, high - low) if math.isfinite(high) else '∞'}"

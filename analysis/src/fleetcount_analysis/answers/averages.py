@@ -42,7 +42,7 @@ from fleetcount_analysis.answers.noises import Parts
 from fleetcount_analysis.answers.tails import tail_of
 from fleetcount_analysis.answers.weighted_sums import values_join
 from fleetcount_analysis.errors import RangeError, ShapeError
-from fleetcount_analysis.interval_words import level_text
+from fleetcount_analysis.interval_words import level_text, number_text, numbers_text
 from fleetcount_analysis.intervals import sampling_intervals
 
 Floats = NDArray[np.float64]
@@ -74,8 +74,8 @@ class Average:
 
     def __str__(self) -> str:
         """Return the interval first, because it is what is known, then the estimate."""
-        about = "none" if self.estimate is None else f"{self.estimate:,.4g}"
-        return f"{self.low:,.4g} to {self.high:,.4g} ({level_text(self.level)} interval, estimate {about})"
+        about = "none" if self.estimate is None else number_text(self.estimate, self.high - self.low)
+        return f"{numbers_text(self.low, self.high)} ({level_text(self.level)} interval, estimate {about})"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,7 @@ from numpy.typing import ArrayLike
 from fleetcount_analysis.answers.chosen import all_at_once
 from fleetcount_analysis.answers.table import QuestionTable, Region
 from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.interval_words import level_digits
 from fleetcount_analysis.one_sided import expected_yield, found_probabilities, one_sided_map
 
 
@@ -79,7 +80,7 @@ def sides_of_intervals(table: QuestionTable, region: Region, thresholds: ArrayLi
         side_of(one.answer.low, one.answer.high, limit)
         for one, limit in zip(found, np.broadcast_to(limits, len(found)).tolist(), strict=True)
     ]
-    words = f'{_certainty_words(table)} {float(table.level):g}; "not known" says nothing'
+    words = f'{_certainty_words(table)} {level_digits(table.level)}; "not known" says nothing'
     return Sides(sides=tuple(sides), wrong=1 - table.level, guarantee=words)
 
 

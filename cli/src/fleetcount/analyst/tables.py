@@ -9,6 +9,7 @@ from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from fleetcount_analysis.interval_words import number_text
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_mechanisms.statement_words import plain_sentences
@@ -135,7 +136,7 @@ def html_table(
 
 def _cell(value: object) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        text = f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
+        text = f"{value:,}" if isinstance(value, int) else number_text(value)
         return f'<td style="text-align:right">{text}</td>'
     return f'<td style="text-align:left">{escape(str(value))}</td>'
 

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from fleetcount_analysis import answers
 from fleetcount_analysis.answers import Average
-from fleetcount_analysis.interval_words import level_text
+from fleetcount_analysis.interval_words import level_text, numbers_text
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release.record import ReleaseRecord
@@ -57,8 +57,7 @@ class MeasuredQuantile:
 
 def ends_text(low: float, high: float | None, unit: str) -> str:
     """Return the ends of an interval of numbers with their unit, for people; the upper one may be open."""
-    ends = (f"{low:,.4g}", "∞" if high is None or math.isinf(high) else f"{high:,.4g}")
-    return f"{' to '.join(ends)} {unit}".rstrip()
+    return f"{numbers_text(low, math.inf if high is None else high)} {unit}".rstrip()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -217,7 +217,7 @@ def bound_lines(one: Walked, level: Fraction) -> Iterator[str]:
         which = "left out: no other" if one.finished else "left out so far: no such"
         yield (
             f"  {which} {bounded} more than {most:,} ({level_text(level)} for each step, at least"
-            f" {max(0.0, 100 - one.steps * (100 - float(level) * 100)):g} % for all), unless an aggregator added to its"
+            f" {level_text(max(Fraction(0), 1 - one.steps * (1 - level)))} for all), unless an aggregator added to its"
             f" share what is no device's: by that it steers which {one.noun}s a walk leaves out"
         )
     if one.false_places is not None:

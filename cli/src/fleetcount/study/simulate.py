@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
+from fleetcount_analysis.interval_words import number_text, numbers_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_simulator.examples import example_about, example_names, example_text
 
@@ -232,9 +233,9 @@ def _number_row(name: str, one: "NumberSummary") -> tuple[str, ...]:
     return (
         name,
         one.what,
-        f"{one.fleet:,.4g} {one.unit}".rstrip(),
-        "-" if isnan(one.estimate) else f"{one.estimate:,.4g}",
-        f"{one.low:,.4g} to {one.high:,.4g}",
+        f"{number_text(one.fleet, one.high - one.low)} {one.unit}".rstrip(),
+        "-" if isnan(one.estimate) else number_text(one.estimate, one.high - one.low),
+        numbers_text(one.low, one.high),
         "-" if isnan(one.error) else f"{one.error:,.2g}",
         f"{one.holding} of {one.intervals}",
     )

@@ -14,6 +14,7 @@ import numpy as np
 from fleetcount_analysis.answers import QuestionTable
 from fleetcount_analysis.answers.levels import joins_total
 from fleetcount_analysis.answers.places import DEGREES, Places
+from fleetcount_analysis.interval_words import level_text
 from numpy.typing import NDArray
 
 from fleetcount_site.publish.count_law import law_of
@@ -85,7 +86,7 @@ class Entry:
     @property
     def level(self) -> str:
         """The level of every interval, as in "95 %"."""
-        return f"{float(self.table.level * 100):g} %"
+        return level_text(self.table.level)
 
 
 def question_script(entry: Entry) -> str:

@@ -78,6 +78,12 @@
       }
       return String(this);
     }
+
+    /* A level above 0 in digits: all of them where they end within 12 places, else rounded down to 4 (interval_words.py). */
+    get ending() {
+      const ends = 10n ** 12n % this.denominator === 0n;
+      return ends ? this.decimal : Fraction.of((this.numerator * 10n ** 4n) / this.denominator, 10n ** 4n).decimal;
+    }
   }
 
   function checkText(text, smallest, largest) {

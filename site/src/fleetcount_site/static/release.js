@@ -69,7 +69,7 @@
 
   function showFacts(record, index) {
     const { window } = record,
-      level = shown(window.release.level.number * 100) + " %";
+      level = window.release.level.times(fleetcount.layout.Fraction.of(100)).ending + " %";
     const missing = record.link.missing.map(
       (one) => "window " + one.first + (one.count > 1 ? " to " + (one.first + one.count - 1) : "") + ": " + one.reason,
     );

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, Protocol
 
+from fleetcount_analysis.interval_words import level_text
 from fleetcount_mechanisms.answers import AnswerLaw
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import NoiseLaw
@@ -90,7 +91,7 @@ class EventWriter:
                 "aggregators": question.aggregators,
                 "rounds": design.rounds,
                 "columns": domain.columns if isinstance(domain, SquareGrid) else 0,
-                "level": f"{float(100 * question.level):g} %",
+                "level": level_text(question.level),
                 "exposure": f"{float(100 * design.exposure):g} %",
                 "epsilon": str(epsilon_of(design)),
                 "cells": [{"value": one, "label": domain.label(one), **_ring(domain, one)} for one in by_cell],
