@@ -123,6 +123,20 @@ def test_the_sum_of_numbers_is_of_direct_answers_and_wider_by_their_rounding() -
         total_of_numbers(design, opened, points[:2], LEVEL)
 
 
+@pytest.mark.parametrize("unit", ["1/1000000000000", "1/1000000", "1000000000"])
+def test_the_sum_of_numbers_is_the_same_in_every_unit(unit: str) -> None:
+    points, scale = [Fraction(v, 4) for v in range(5)], Fraction(unit)
+
+    one, other = (
+        total_of_numbers(direct(5), [10, 0, 500, 0, 10], [point * by for point in points], LEVEL, rounded=True)
+        for by in (Fraction(1), scale)
+    )
+
+    assert one.estimate is not None
+    wanted = [float(scale) * number for number in (one.low, one.estimate, one.high)]
+    assert [other.low, other.estimate, other.high] == pytest.approx(wanted)
+
+
 @pytest.mark.parametrize(("q", "value"), [(Fraction(1, 20), 1), (HALF, 3), (Fraction(3, 5), 3), (Fraction(7, 10), 4)])
 def test_a_quantile_is_the_first_value_with_enough_devices_up_to_it(q: Fraction, value: int) -> None:
     found = quantile(direct(4, TwoSidedNoise(Fraction(4))), [10_000, 20_000, 30_000, 40_000], q, LEVEL)

@@ -131,12 +131,15 @@ def total_of_numbers(
     counts = Counts.of(design, outputs)
     if design.channel[0] != 1:
         raise RangeError("release", "sampled answers", "direct answers; of a sample a mean is read")
-    step = float(max((high - low for low, high in pairwise(points)), default=0)) if rounded else 0.0
-    numbers = np.array([float(one) for one in points])
+    # Half widths are of weights about as large as those of counts, so that numbers are in units of the largest point.
+    unit = max(map(abs, points)) or Fraction(1)
+    step = float(max((high - low for low, high in pairwise(points)), default=0) / unit) if rounded else 0.0
+    numbers = np.array([float(one / unit) for one in points])
     coins = _coins(1.0, 0.0, counts.most(level), 0.0, step) if step else None
     parts = _parts(design, counts.windows, _weights(design, numbers))
-    about, reach = float(counts.cells @ numbers), width_with(parts, _kept(level, step > 0), coins)
-    return Average(estimate=about, low=about - reach, high=about + reach, level=level)
+    about, reach = float(counts.cells @ numbers), width_with(parts, _kept(level, step > 0), coins) if parts else 0.0
+    estimate, low, high = (float(unit) * one for one in (about, about - reach, about + reach))
+    return Average(estimate=estimate, low=low, high=high, level=level)
 
 
 def mean_of_bins(
