@@ -235,6 +235,17 @@ def test_the_budget_takes_the_last_charge_that_fits_and_no_more() -> None:
     assert "3.00001" in refusal.message
 
 
+def test_a_sum_that_rounding_takes_over_the_limit_does_not_read_as_the_limit() -> None:
+    # A tenth is no multiple of 2**-40, in which losses are rounded up.
+    spent = [charge(1, START, "0.1"), charge(2, START, "0.1")]
+
+    refusal = judge_charge(open_policy(total_epsilon=Fraction(3, 10)), spent, charge(3, START, "0.1"))
+
+    assert refusal is not None
+    assert "would add up to 0.300000000002 within" in refusal.message
+    assert "the limit is 0.3;" in refusal.message
+
+
 def test_exposure_has_limits_of_its_own_when_no_operator_is_trusted_and_exact_releases_spend_them_too() -> None:
     unit = replace(charge(1, START, None, "1/5"), answers=Fraction(6))
     wary = open_policy(trust=Trust.NO_OPERATOR, largest_chance=Fraction(2, 5), largest_expected_answers=Fraction(18))
@@ -285,7 +296,7 @@ def test_exposures_are_plain_sums_over_every_period_that_touches_a_new_charge(se
     for number in range(0, 240, 3):
         new = [some_charge(number + turn) for turn in range(rng.choice([1, 1, 3]))]
         found = most_seen(ledger.charges, new, 3600)
-        over = [(f"{float(most):.6g}", most > limit) for most, limit in zip(found, limits, strict=True)]
+        over = [(f"{float(most):.12g}", most > limit) for most, limit in zip(found, limits, strict=True)]
         refusal = ledger.judge(wary, new)
         assert (refusal is not None) == any(above for _, above in over)
         if refusal is not None:
