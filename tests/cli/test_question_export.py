@@ -50,12 +50,9 @@ class Records:
                 previous_index=None if self.last is None else before,
                 missing=tuple(MissingWindow(index=one, reason="paused") for one in range(before + 1, index)),
             )
-            made = window_record(
-                self.question,
-                index,
-                chain=link,
-                participants=NoisedParticipants(raw=1500, low=1400, high=1600),
-            )
+            noised = self.question.participants is Participants.NOISED
+            devices = NoisedParticipants(raw=1500, low=1400, high=1600) if noised else None
+            made = window_record(self.question, index, chain=link, participants=devices)
             cells = tuple(replace(cell, raw=raw(index, cell.value)) for cell in made.cells)
             self.last = replace(made, cells=cells)
             signatures = tuple(sign_record(self.last, signing_key(position)) for position in range(2))

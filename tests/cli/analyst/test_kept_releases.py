@@ -10,14 +10,14 @@ import matplotlib as mpl
 import pytest
 from fleetcount.keys.party_files import reader_toml
 from fleetcount.read.records import record_path
-from fleetcount_mechanisms.accounting.question_statement import question_views
+from fleetcount_mechanisms.accounting.question_statement import one_window_words, question_views
 from fleetcount_protocol.errors import SignatureError, UsageError
 from fleetcount_protocol.question.fields import Participants
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.fields import Mode
 
 from tests.cli.test_question_export import RELEASED, Records, raw
-from tests.support.question_samples import GAUSSIAN, drill_down_question, one_round_question
+from tests.support.question_samples import DAILY, GAUSSIAN, drill_down_question, one_round_question
 
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=3, rows=2)
 
@@ -119,6 +119,21 @@ def test_the_budget_is_that_of_the_promise_and_grows_with_the_windows(question: 
     assert budget.whole_question is not None
     assert budget.one_answer < budget.so_far < budget.whole_question
     assert f"{budget.whole_question} for all 7 windows" in str(budget)
+
+
+def test_a_device_that_is_asked_in_one_window_of_many_has_lost_one_answer_so_far(tmp_path: Path) -> None:
+    schedule = replace(DAILY, windows=60)
+    made = Records(tmp_path / "got", one_round_question(Mode.RESPONSE, schedule=schedule, one_in=30))
+    made.add([0, 1, 9])
+
+    question = fc.read_releases(made.directory)
+
+    budget, asked = question.budget(), question.asked
+    assert budget.so_far == budget.one_answer
+    assert budget.whole_question is not None
+    assert budget.so_far is not None
+    assert budget.so_far < budget.whole_question
+    assert question.statement.sentences == (one_window_words(asked.design, asked.shape),)
 
 
 def test_keys_that_an_analyst_trusts_are_asked_where_they_are_given(records: Records, tmp_path: Path) -> None:

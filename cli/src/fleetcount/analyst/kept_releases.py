@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetcount_analysis.answers import Answer, Average, Region, difference, total, window_totals
 from fleetcount_analysis.interval_words import level_text
-from fleetcount_mechanisms.accounting.question_statement import plain_words, question_views
+from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import UsageError
@@ -27,6 +27,7 @@ from fleetcount.analyst.planning import Exact, exactly
 from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, cells_named
 from fleetcount.analyst.tables import Statement, Tabular, axes_for, html_table
 from fleetcount.command.numbers import NUMBER, QUANTILE
+from fleetcount.question.files import promise_words
 from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers
 from fleetcount.read.crosstabs import CrossCounts
 from fleetcount.read.records import QUESTION_FILE, kept_record, question_of_records
@@ -131,8 +132,7 @@ class Releases(Tabular):
     def statement(self) -> Statement:
         """What could be learnt of one device from one window, a day, and the whole question."""
         asked = self.asked
-        sentences = plain_words(asked.design, asked.shape, asked.delta)
-        return Statement(sentences=sentences, views=question_views(asked.design, asked.shape, asked.delta))
+        return Statement(sentences=promise_words(asked), views=question_views(asked.design, asked.shape, asked.delta))
 
     def columns_of(self) -> Mapping[str, Sequence[Any]]:
         """Return the columns, windows in turn and in each cell by cell."""
@@ -323,7 +323,7 @@ class Releases(Tabular):
         """Return what the question costs a device that answers every window, in all and so far."""
         asked, last = self.asked, self.kept.last
         one, day, whole = _public(self.statement.views)
-        begun = replace(asked.schedule, windows=last + 1).shape(asked.coin)
+        begun = replace(asked.schedule, windows=last + 1).shape(asked.coin, one_in=asked.one_in)
         return Budget(
             one_answer=one.epsilon,
             one_day=day.epsilon,

@@ -100,12 +100,16 @@ def new_question_files(path: Path, question: Question, seed: bytes) -> None:
 def question_json(question: Question) -> dict[str, Any]:
     """Return a question for programs and people: every field, its promise in plain words, and every view."""
     views = question_views(question.design, question.shape, question.delta)
-    words = plain_words(question.design, question.shape, question.delta)
-    if question.schedule.windows == 1:
-        words = plain_sentences(question.design, views)
+    return question_to_json(question) | {"sentences": list(promise_words(question)), "statement": views_json(views)}
+
+
+def promise_words(question: Question) -> tuple[str, ...]:
+    """Return what is promised of all answers of a device to a question, in plain words."""
     if question.one_in > 1:
-        words = (one_window_words(question.design, question.shape),)
-    return question_to_json(question) | {"sentences": list(words), "statement": views_json(views)}
+        return (one_window_words(question.design, question.shape),)
+    if question.schedule.windows == 1:
+        return plain_sentences(question.design, question_views(question.design, question.shape, question.delta))
+    return plain_words(question.design, question.shape, question.delta)
 
 
 def describe_question(signed: SignedQuestion, width: int, *, explain: bool = False) -> list[str]:
@@ -207,10 +211,7 @@ def _privacy_lines(question: Question, *, explain: bool) -> list[str]:
     taking_part, views = default_answer(question), question_views(question.design, question.shape, question.delta)
     if question.schedule.windows == 1:
         return [*privacy_lines(question.design, views, explain=explain), taking_part]
-    if question.one_in > 1:
-        lines = [one_window_words(question.design, question.shape), taking_part]
-    else:
-        lines = [*plain_words(question.design, question.shape, question.delta), taking_part]
+    lines = [*promise_words(question), taking_part]
     if explain:
         lines += ["", "What each adversary can learn of one device:"]
         lines += [f"  {view.audience}, {view.neighbours}: {view.sentence}" for view in views]
