@@ -13,6 +13,8 @@ import numpy as np
 import pytest
 from fleetcount.read.report import table_lines
 from fleetcount_analysis.answers import joined_levels
+from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release.record_json import record_from_json
 from fleetcount_protocol.window.domain import Bins, Categories, SquareGrid
@@ -21,7 +23,7 @@ from fleetcount_protocol.window.frame import Frame
 
 from tests.cli.analyst.test_releases import save, true_record, trusted_toml
 from tests.support.protocol_samples import crossed, one_round_window, with_margins
-from tests.support.question_samples import GAUSSIAN, one_round_question
+from tests.support.question_samples import GAUSSIAN, one_round_question, sampling_question
 from tests.support.released import write_question
 
 SPEEDS = Bins(edges=(Fraction(0), Fraction(50)), open_above=True, unit="km/h")
@@ -234,3 +236,23 @@ def test_the_released_file_says_its_margins(release: fc.VerifiedRelease, tmp_pat
     ]
     assert {"margin 1", "margin 2", "total"} <= set(text["noise"][0]["coarser"])
     assert record == release.record
+
+
+def test_windows_that_share_a_toss_have_no_share_and_a_window_named_twice_counts_once(tmp_path: Path) -> None:
+    bins = Bins(edges=(Fraction(0), Fraction(50), Fraction(100)), open_above=False, unit="km/h")
+    cross = crossed(bins, Categories(names=("diesel", "petrol")))
+    counts = np.array([1000, 200, 300, 4000])
+    die = SamplingDie.uniform(Fraction(1, 4), 4)
+    tossed = sampling_question(signal=SPEED, domain=cross, mechanism=die, coin=Coin.QUESTION)
+    write_question(tmp_path / "tossed", tossed, (0, 1), lambda _: counts)
+    direct = one_round_question(Mode.DIRECT, signal=SPEED, domain=cross, release=GAUSSIAN)
+    write_question(tmp_path / "direct", direct, (0, 1), lambda _: counts)
+    shared, apart = fc.read_releases(tmp_path / "tossed"), fc.read_releases(tmp_path / "direct")
+
+    for refused in (lambda: shared.crosstab().share(1, 1), lambda: shared.crosstab().means(SPEED)):
+        with pytest.raises(fc.UsageError, match=r"windows 0 to 1 .* share a toss of the coin"):
+            refused()
+
+    assert 0 < shared.crosstab(1).share(1, 1).low < shared.crosstab(1).share(1, 1).high < 1
+    assert apart.crosstab([1, 1]).share(1, 1) == apart.crosstab(1).share(1, 1)
+    assert apart.share(1, [1, 1]) == apart.share(1, 1)

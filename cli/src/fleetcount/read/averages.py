@@ -4,19 +4,22 @@ It knows what a value stands for; `fleetcount_analysis.answers` computes. It mus
 """
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Protocol, runtime_checkable
 
 from fleetcount_analysis import answers
-from fleetcount_analysis.answers import Average
+from fleetcount_analysis.answers import Average, QuestionTable
+from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.interval_words import level_text, numbers_text
 from fleetcount_mechanisms.design import Design
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import Bins, ValueDomain
 from fleetcount_protocol.window.signal import decimal_text
+
+from fleetcount.command.numbers import spans_text
 
 
 @runtime_checkable
@@ -146,6 +149,25 @@ class OpenedNumbers:
         if isinstance(self.domain, Bins | Pointed):
             return self.domain
         raise UsageError(f"{self.name!r} asks for no numbers; a mean and quantiles are of bins and points")
+
+
+def rows_apart(name: str, table: QuestionTable, windows: Iterable[int]) -> list[int]:
+    """Return the rows of some released windows of a question, whose devices may be added up for a mean or a share.
+
+    Raises:
+        UsageError: sampled windows that share a toss of the coin.
+        RangeError: no window, or one that was not released.
+    """
+    chosen = sorted(set(windows))
+    rows = table.rows(chosen)
+    if not rows:
+        raise RangeError("number of windows", 0, "1 or more")
+    if table.design.rounds == 2 and len({int(table.units[row]) for row in rows}) < len(rows):
+        raise UsageError(
+            f"{spans_text(chosen)} of {name!r} share a toss of the coin, so that their devices are no independent"
+            " samples; allowed: windows of which no two do"
+        )
+    return rows
 
 
 def opened_numbers(record: ReleaseRecord) -> tuple[int, ...]:

@@ -30,7 +30,7 @@ from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import ANY, Bins, Cross, ValueDomain
 
 from fleetcount.command.base import aligned
-from fleetcount.read.averages import opened_numbers
+from fleetcount.read.averages import opened_numbers, rows_apart
 
 ALL = "all"
 """Stands in a printed table for the values of a signal together."""
@@ -119,16 +119,17 @@ class CrossCounts:
         """Return the share of the cells `fixed` in those `within`, which hold them.
 
         Raises:
+            UsageError: sampled windows that share a toss of the coin.
             RangeError: answers that devices randomize, one-sided noise or exact counts; or cells outside.
         """
-        rows = self.table.outputs[self.table.rows(self.windows)]
+        rows = self.table.outputs[rows_apart(self.name, self.table, self.windows)]
         return share(self.table.design, rows, self.cells(fixed), self.table.level, self.cells(within))
 
     def mean(self, dimension: int, within: Mapping[int, int]) -> Average:
         """Return the mean of a signal in bins over the devices in the cells `within`, known up to a bin.
 
         Raises:
-            UsageError: a signal that is not in bins, or whose last bin has no end.
+            UsageError: a signal that is not in bins, or whose last bin has no end; as `share`.
             RangeError: as `share`.
         """
         signal, domain = self.signals[dimension], self.cross.parts[dimension].domain
@@ -137,7 +138,7 @@ class CrossCounts:
         if domain.open_above:
             last = domain.label(domain.values)
             raise UsageError(f"{signal} of {self.name!r} has a last bin {last!r}, so that no mean is known")
-        rows = self.table.outputs[self.table.rows(self.windows)]
+        rows = self.table.outputs[rows_apart(self.name, self.table, self.windows)]
         bins = [self.cells({**within, dimension: value}) for value in range(1, domain.values + 1)]
         return mean_of_bins(self.table.design, rows, domain.edges, self.table.level, bins)
 

@@ -30,9 +30,9 @@ from fleetcount_protocol.release.record import ReleaseRecord
 from fleetcount_protocol.window.domain import Cross, H3Cells, SquareGrid, ValueDomain
 from fleetcount_protocol.window.window import Window
 
-from fleetcount.command.numbers import parse_spans, spans_text
+from fleetcount.command.numbers import parse_spans
 from fleetcount.command.options import read_text
-from fleetcount.read.averages import OpenedNumbers, opened_numbers
+from fleetcount.read.averages import OpenedNumbers, opened_numbers, rows_apart
 from fleetcount.read.crosstabs import names_of
 from fleetcount.read.records import Chain, kept_records, question_of_records
 
@@ -186,18 +186,9 @@ def opened_in(kept: KeptTable, windows: Iterable[int]) -> OpenedNumbers:
         UsageError: sampled windows that share a toss of the coin.
         RangeError: no window, or one that was not released.
     """
-    chosen, table = sorted(windows), kept.table
-    rows = table.rows(chosen)
-    design, asked = kept.question.design, kept.question
-    if not rows:
-        raise RangeError("number of windows", 0, "1 or more")
-    if design.rounds == 2 and len({int(table.units[row]) for row in rows}) < len(rows):
-        raise UsageError(
-            f"{spans_text(chosen)} of {asked.name!r} share a toss of the coin, so that their devices are no"
-            " independent samples; allowed: windows of which no two do"
-        )
-    opened = [kept.opened[row] for row in rows]
-    return OpenedNumbers(name=asked.name, domain=asked.domain, design=design, rows=opened, level=table.level)
+    asked, level = kept.question, kept.table.level
+    opened = [kept.opened[row] for row in rows_apart(asked.name, kept.table, windows)]
+    return OpenedNumbers(name=asked.name, domain=asked.domain, design=asked.design, rows=opened, level=level)
 
 
 def _counts(question: Question, record: ReleaseRecord, outputs: tuple[int, ...]) -> WindowCounts:
