@@ -106,6 +106,14 @@ def test_found_places_are_the_busy_ones_of_the_last_step_with_intervals_of_all_c
     assert first.low < alone.low < 210 < alone.high < first.high
 
 
+def test_a_place_whose_estimate_is_the_threshold_is_found_at_every_rate() -> None:
+    # 21/(3/17) is 119, and of doubles a little less.
+    die = SamplingDie.uniform(Fraction(3, 17), 2)
+    last = WalkStep(design=design(die), level=Fraction(19, 20), bits=8, cells=(4, 5), raw=(20, 21))
+
+    assert [one.cell for one in found_places(last, 119)] == [5]
+
+
 def test_what_was_left_out_is_bounded_and_not_estimated() -> None:
     raw = [5] * len(CELLS)
     raw[0] = 200

@@ -77,9 +77,12 @@ def found_places(last: WalkStep, threshold: int) -> list[FoundPlace]:
         RangeError: as `sum_ends`.
     """
     low, high = last.ends()
-    rows = zip(last.cells, estimates_of(last.design, last.sums).tolist(), low, high, strict=True)
-    found = [FoundPlace(cell=cell, estimate=one, low=least, high=most) for cell, one, least, most in rows]
-    return sorted((one for one in found if one.estimate >= threshold), key=lambda one: (-one.estimate, one.cell))
+    rows = zip(last.raw, last.cells, estimates_of(last.design, last.sums).tolist(), low, high, strict=True)
+    # By the opened number, as steps are decided: the estimate of one at the threshold may be a float just below it.
+    reached = _least_output(last.design, threshold)
+    chosen = [row[1:] for row in rows if row[0] >= reached]
+    found = [FoundPlace(cell=cell, estimate=one, low=least, high=most) for cell, one, least, most in chosen]
+    return sorted(found, key=lambda one: (-one.estimate, one.cell))
 
 
 def pruned_places(step: WalkStep, survivors: Sequence[int]) -> list[PrunedPlace]:
