@@ -475,6 +475,11 @@ WRONG = [
     ("columns = 8", "columns = 4095", "domain.columns is 4095: grid gives 36855 values"),
     ('opens = "in 10 min"', "opens = 9999-12-31T23:00:00Z", "schedule.opens is 9999-12-31T23:00:00+00:00: expiry is"),
     (
+        SPEC[SPEC.index("opens =") : SPEC.index("[[aggregators]]")],
+        'opens = 9999-12-31T23:59:59-12:00\nwindow = "10 min"\n[release]\nepsilon = "1"\n',
+        "schedule.opens is 9999-12-31T23:59:59-12:00: first is 253402344000",
+    ),
+    (
         'epsilon = "10"',
         f'epsilon = "10"\nkind = "one-sided"\nthresholds = [{"-1, " * 72}]',
         "threshold is -1, allowed: a whole number from 0 to 4294967295",

@@ -246,6 +246,15 @@ def test_a_sum_that_rounding_takes_over_the_limit_does_not_read_as_the_limit() -
     assert "the limit is 0.3;" in refusal.message
 
 
+def test_a_charge_of_the_last_year_is_refused_although_no_calendar_has_when_it_would_fit() -> None:
+    last = 253_402_300_000
+
+    refusal = judge_charge(open_policy(total_epsilon=Fraction(1)), [charge(1, last)], charge(2, last))
+
+    assert refusal is not None
+    assert refusal.message.endswith("s later, at 9999-12-31T23:59:59Z")
+
+
 def test_exposure_has_limits_of_its_own_when_no_operator_is_trusted_and_exact_releases_spend_them_too() -> None:
     unit = replace(charge(1, START, None, "1/5"), answers=Fraction(6))
     wary = open_policy(trust=Trust.NO_OPERATOR, largest_chance=Fraction(2, 5), largest_expected_answers=Fraction(18))

@@ -6,7 +6,6 @@ Rules over rows only. The spool stores the rows; nothing here reads a clock, a t
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from functools import lru_cache
@@ -30,7 +29,7 @@ from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import signals_text
 
-from fleetcount_client.charges import Charge, unit_id
+from fleetcount_client.charges import Charge, unit_id, utc_text
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust
 
 _NEVER: Final = -(1 << 61)
@@ -265,7 +264,7 @@ class _Totals:
                 self._filter(timed).remove(timed)
         if over is None or (later_s := self._fits_after(losses)) is None:
             return over
-        moment = datetime.fromtimestamp(losses[0].first + later_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        moment = utc_text(losses[0].first + later_s)
         return replace(over, message=f"{over.message}; the same would fit if it began {later_s} s later, at {moment}")
 
     def _fits_after(self, losses: Sequence[TimedLoss]) -> int | None:

@@ -5,7 +5,7 @@ Reads text; the present time is an argument. It must not know what is asked.
 
 import math
 import re
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from fleetcount_mechanisms.accounting.charges import MOST_UNITS
@@ -168,7 +168,7 @@ def _moment(table: Table, key: str, now: float, step: int) -> int:
     value = _given_moment(table, key)
     rounded = math.floor if key == "until" else math.ceil
     if isinstance(value, datetime) and value.tzinfo is not None:
-        return rounded(value.astimezone(UTC).timestamp() / step) * step
+        return rounded(value.timestamp() / step) * step
     if type(value) is int and 0 <= value <= _YEAR_9999_S:
         return rounded(value / step) * step
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
