@@ -105,6 +105,7 @@ def test_smoothing_is_the_dense_least_squares() -> None:
         (lambda: smoothed(random_table(direct()), [1], change_sd=0), "change_sd is 0"),
         (lambda: smoothed(random_table(direct()), [9], change_sd=1), "cell is 9"),
         (lambda: smoothed(random_table(direct(noise=OneSidedNoise(Fraction(1)))), [1], change_sd=1), "one-sided"),
+        (lambda: smoothed(random_table(sampling(), unit=3), [1], change_sd=1), "share a toss of the coin"),
     ],
 )
 def test_bad_readings_are_refused(ask, words: str) -> None:

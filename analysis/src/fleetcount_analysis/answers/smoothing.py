@@ -42,12 +42,14 @@ def smoothed(table: QuestionTable, cells: Iterable[int], *, change_sd: float) ->
     the noise and, with sampling, n (1-p)/p at the mean n of the cell's estimates (not below 0).
 
     Raises:
-        RangeError: a cell outside 1..V, a `change_sd` not above 0 and finite, randomized answers or one-sided noise, or
-            more than 4,000 windows.
+        RangeError: a cell outside 1..V, a `change_sd` not above 0 and finite, randomized answers or one-sided noise,
+            sampled windows that share a toss of the coin, or more than 4,000 windows.
     """
     design = table.design
     if design.outputs is not Outputs.CELLS or isinstance(design.noise, OneSidedNoise):
         raise RangeError("design", design.name, "direct counts or sampling with symmetric noise")
+    if design.channel[0] != 1 and len(np.unique(table.units)) < table.windows.size:
+        raise RangeError("windows", "some that share a toss of the coin and its error", "windows of which no two do")
     if not 0 < change_sd < float("inf"):
         raise RangeError("change_sd", change_sd, "above 0 and finite")
     if table.windows.size > 4000:
