@@ -2,9 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from fleetcount.run.device import decimal_text
 from fleetcount_client.device import Device
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.question.fields import Coin
@@ -70,3 +72,11 @@ def test_a_question_beyond_the_budget_is_exit_code_three_and_one_that_is_not_kno
     assert "the limit is 0.5" in refused.err
     assert "0 questions are called 'another'" in unknown.err
     assert "refused to join" in fleetcount("device", "log", "--config", config).out
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [("1/1000000", "0.00001"), ("0.200000000001", "0.20001"), ("1/3", "0.33334"), ("0.25", "0.25"), ("20", "20")],
+)
+def test_no_loss_or_chance_in_a_ledger_reads_smaller_than_it_is(value: str, said: str) -> None:
+    assert decimal_text(Fraction(value)) == said

@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
 from datetime import UTC, datetime
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
@@ -170,10 +170,10 @@ def time_text(seconds: float) -> str:
 
 
 def decimal_text(value: object) -> str:
-    """Return an exact number with at most five places."""
+    """Return a loss, a chance or a limit with at most five places, rounded up: none may read smaller than it is."""
     fraction = Fraction(str(value))
     decimal = Decimal(fraction.numerator) / Decimal(fraction.denominator)
-    return f"{decimal.quantize(Decimal('0.00001')).normalize():f}"
+    return f"{decimal.quantize(Decimal('0.00001'), ROUND_CEILING).normalize():f}"
 
 
 # `fleetcount device question` and `device log`: what a device is asked again and again, and its owner's say in it.
