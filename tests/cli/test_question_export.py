@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from urllib.parse import unquote
 
+import fleetcount as fc
 import numpy as np
 import pyproj
 import pytest
@@ -22,7 +23,7 @@ from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.frame import Frame
 
 from tests.support.protocol_samples import signing_key, statement
-from tests.support.question_samples import GAUSSIAN, one_round_question, sign_everywhere, window_record
+from tests.support.question_samples import DAILY, GAUSSIAN, one_round_question, sign_everywhere, window_record
 
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=3, rows=2)
 RELEASED = (0, 1, 3, 4)
@@ -293,3 +294,17 @@ def test_a_directory_without_records_is_refused(fleetcount: Callable, tmp_path: 
 
     assert "holds no record yet" in none.error_line
     assert "holds no records; fetch them with 'fleetcount question release'" in nothing.error_line
+
+
+def test_counts_of_a_part_of_the_fleet_say_so_wherever_they_are_read(
+    fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    schedule = replace(DAILY, windows=60)
+    Records(tmp_path / "got", one_round_question(Mode.RESPONSE, schedule=schedule, one_in=30)).add([0, 1])
+    said = "a release counts those who were asked in its window, about one device in 30"
+
+    assert said in fleetcount("question", "export", "--records", "got", "--sum", "1").out
+    assert fleetcount("publish", "got", "--output", "site").code == 0
+    assert said in (tmp_path / "site/question/index.html").read_text()
+    assert said in fc.read_releases("got")._repr_html_()

@@ -27,7 +27,7 @@ from fleetcount.analyst.planning import Exact, exactly
 from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, cells_named
 from fleetcount.analyst.tables import Statement, Tabular, axes_for, html_table
 from fleetcount.command.numbers import NUMBER, QUANTILE
-from fleetcount.question.files import promise_words
+from fleetcount.question.files import asked_words, promise_words
 from fleetcount.read.averages import MeasuredQuantile, OpenedNumbers
 from fleetcount.read.crosstabs import CrossCounts
 from fleetcount.read.records import QUESTION_FILE, kept_record, question_of_records
@@ -353,6 +353,7 @@ class Releases(Tabular):
             ("windows missing", f"{len(self.missing):,}"),
             ("cells", f"{len(self.labels):,}, intervals of {level_text(self.level)}"),
             *([(self._levels.total_label, own)] if self._totalled else []),
+            *(("asked", words) for words in asked_words(self.asked)),
             ("signatures and chain", f"hold, {self._trust()}"),
             ("budget", str(self.budget())),
         ]

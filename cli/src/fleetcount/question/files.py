@@ -165,14 +165,19 @@ def _schedule_lines(question: Question) -> Iterator[str]:
             f"a vehicle tells up to {most} categories at once; one that has more tells {most} of them, drawn anew each"
             " time"
         )
-    if question.one_in > 1:
-        yield (
-            f"each device answers in one window of {question.one_in:,}, the same in every cycle, which it draws for"
-            " itself: a release counts those who were asked in its window, about one device in"
-            f" {question.one_in:,}"
-        )
+    yield from asked_words(question)
     if question.design.rounds == 2:
         yield f"sampling rate {question.design.exposure}; one toss holds for {_COIN_WORDS[question.coin]}"
+
+
+def asked_words(question: Question) -> tuple[str, ...]:
+    """Return in a sentence who is counted where a window asks a part of the fleet alone; nothing where it asks all."""
+    if question.one_in == 1:
+        return ()
+    return (
+        f"each device answers in one window of {question.one_in:,}, the same in every cycle, which it draws for itself:"
+        f" a release counts those who were asked in its window, about one device in {question.one_in:,}",
+    )
 
 
 def _codes_text(codes: Codes) -> str:

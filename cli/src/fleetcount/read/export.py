@@ -21,6 +21,7 @@ from fleetcount_protocol.limits import MAX_ZOOMS
 from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
 from fleetcount.command.numbers import QUANTILE, NumberRange, Several, parse_number, parse_spans, spans_text
 from fleetcount.command.options import PATH, Count, check_output_file, parse_count
+from fleetcount.question.files import asked_words
 from fleetcount.read.records import by_reason
 from fleetcount.read.table import KeptTable, opened_in, place_note, places_of, read_table
 
@@ -87,7 +88,7 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
     consistent, quantiles, mean = (questions.pop(name) for name in ("consistent", "quantile", "mean"))
     told = list(_averages(kept, quantiles or (), windows, mean=mean)) if quantiles or mean else []
     told += [*_answers(kept, **questions), *(_consistent(kept, windows) if consistent else ())]
-    lines = [one_line(line) for line, _ in told if line]
+    lines = [one_line(line) for line, _ in (*told, *((words, None) for words in asked_words(kept.question))) if line]
     if output is not None:
         lines.append(_written(kept, output, kind or _FORMATS[output.suffix], questions["windows"]))
     missing = {str(index): reason for index, reason in sorted(kept.table.missing.items())}

@@ -40,6 +40,7 @@ from fleetcount_site.publish.entry import Entry, PinnedKey, WindowEntry
 from fleetcount_site.publish.site import write_record
 
 from fleetcount.command.options import read_text
+from fleetcount.question.files import asked_words
 from fleetcount.read.averages import opened_numbers, opened_of
 from fleetcount.read.records import QUESTION_FILE, Chain, kept_records, question_of_records
 from fleetcount.read.report import numbers_text
@@ -137,7 +138,7 @@ def _question(source: Source, folder: Path) -> Entry:
     return Entry(
         slug=source.slug,
         title=question.name,
-        plain=_plain(first[0]),
+        plain=(*_plain(first[0]), *(f"{words[0].upper()}{words[1:]}." for words in asked_words(question))),
         statement=tuple(_statement(first[0])),
         windows=tuple(windows),
         **_as_signed(kept.table),
