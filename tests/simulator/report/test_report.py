@@ -596,6 +596,8 @@ def test_the_introduction_names_faults_repetition_and_the_schedule_of_the_scenar
 
     said = introduction(replace(study, record={**study.record, "scenario": scenario}))
 
+    sure = introduction(replace(study, cases=[replace(case, level=0.9999) for case in study.cases]))
+    assert " asking for 99.99 % intervals." in " ".join(sure)
     assert said[-3:] == [
         "What went wrong on purpose: loss 0.1.",
         "Asked repeatedly: count 3.",

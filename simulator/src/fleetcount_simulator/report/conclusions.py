@@ -7,10 +7,12 @@ from the expected value by more than its error bars, never for the number alone.
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any, Final, cast
 
 from fleetcount_analysis.figures.charts import Measure, said
 from fleetcount_analysis.figures.words import number, percent, short
+from fleetcount_analysis.interval_words import level_text
 
 from fleetcount_simulator.report.figures import coverage_band
 from fleetcount_simulator.report.study import Z95, CaseResult, Study
@@ -78,13 +80,13 @@ def introduction(study: Study) -> list[str]:
     aggregators = range_text([float(case.aggregators) for case in cases])
     runs, engine = int(study.record.get("runs", 0)), study.record.get("engine", "")
     tried = "once" if runs == 1 else f"{runs:,} times"
+    levels = [level_text(Fraction(str(level))) for level in sorted({case.level for case in cases})]
     started = "One case, run" if len(cases) == 1 else f"{len(cases):,} cases, each run"
     return [
         f"{devices} devices were asked {asked}, with {values} possible {'answer' if values == '1' else 'answers'} "
         "and “none of them”.",
         f"They answered with: {ways}. {aggregators} aggregators added up shares of the answers; none of them sees one.",
-        f"{started} {tried} with the {engine} engine, asking for "
-        f"{' or '.join(percent(level) for level in sorted({case.level for case in cases}))} intervals.",
+        f"{started} {tried} with the {engine} engine, asking for {' or '.join(levels)} intervals.",
         *_circumstances(str(study.record.get("scenario", ""))),
     ]
 
