@@ -1,6 +1,9 @@
 """A reader's own region: its interval in the browser is the one that Python computes, to the last device."""
 
+import base64
+import json
 import random
+import zlib
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from pathlib import Path
@@ -16,8 +19,10 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, T
 from fleetcount_mechanisms.planned_noise import Spread
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.release.record_json import decimal_text
 from fleetcount_site.pages import page
 from fleetcount_site.publish.count_law import law_of
+from fleetcount_site.publish.entry import number_scripts
 from playwright.sync_api import Browser, Page
 
 from tests.site.conftest import Visit
@@ -42,11 +47,29 @@ DESIGNS = {
 @pytest.fixture(scope="module")
 def adding(browser: Browser, assets_folder: Path) -> Iterator[Page]:
     """Return a page that has the script of sums."""
-    (assets_folder / "sums.html").write_text(page("s", "<h1>s</h1>", scripts=["sums.js"]))
+    (assets_folder / "sums.html").write_text(page("s", "<h1>s</h1>", scripts=["sums.js", "tables.js"]))
     visit = Visit(browser, (assets_folder / "sums.html").as_uri())
     yield visit.page
     assert visit.complaints == []
     visit.close()
+
+
+def test_a_page_rounds_a_number_as_a_terminal_does(adding: Page) -> None:
+    estimates = [Fraction(raw, 4) for raw in (9, -9, 19, 49, 150, 0)]
+
+    shown = adding.evaluate("numbers => numbers.map(fleetcount.shown)", [float(one) for one in estimates])
+
+    assert [one.removesuffix(".0") for one in shown] == [decimal_text(one, 1) for one in estimates]
+
+
+def test_an_estimate_of_a_page_is_not_rounded_twice() -> None:
+    design = Design(answer=SamplingDie.uniform(Fraction(1234, 10**4), 2), noise=NoNoise(), values=2, aggregators=2)
+    table = question_table(design, LEVEL, ["a", "b"], (), [WindowCounts(index=0, opens=0, unit=0, outputs=(131, 7))])
+
+    [(_, script)] = number_scripts(table)
+
+    held = json.loads(zlib.decompress(base64.b64decode(script.rpartition('"')[0].rpartition('"')[2])))
+    assert [held["estimate"][place] for place in held["rows"][0]] == pytest.approx(table.estimates[0], abs=1e-8)
 
 
 def test_the_interval_of_a_sum_is_that_of_python(adding: Page) -> None:

@@ -21,6 +21,8 @@ from fleetcount_site.publish.count_law import law_of
 
 CHUNK_NUMBERS: Final = 1 << 15
 """Numbers in one script: some 100 kB compressed, a tenth of a second to read."""
+_DIGITS: Final = 9
+"""Digits behind the point of an estimate: pages round it once more, to one, and fewer would show in that."""
 _PLACES: Final = {True: 6, False: 3}
 """Digits behind the point of degrees (a tenth of a metre) and of metres."""
 
@@ -122,7 +124,7 @@ def _totals(table: QuestionTable | None) -> list[tuple[int, float, int, int]]:
     """Return the opened total, its estimate and its interval for every window; nothing where none was opened."""
     if table is None:
         return []
-    columns = (table.raw, np.round(table.estimates, 3), table.low, table.high)
+    columns = (table.raw, np.round(table.estimates, _DIGITS), table.low, table.high)
     return list(zip(*(column[:, 0].tolist() for column in columns), strict=True))
 
 
@@ -167,7 +169,7 @@ def _numbers(table: QuestionTable, name: str, part: tuple[slice, slice], *, turn
     There are few distinct counts: cells with the same opened number have the same estimate and interval.
     """
     columns = {"raw": table.raw[part], "low": table.low[part], "high": table.high[part]}
-    columns |= {"estimate": np.round(table.estimates[part], 3)}
+    columns |= {"estimate": np.round(table.estimates[part], _DIGITS)}
     together = np.stack([column.ravel().astype(np.float64) for column in columns.values()])
     values, places = np.unique(together, axis=1, return_inverse=True)
     rows = places.reshape(columns["raw"].shape)

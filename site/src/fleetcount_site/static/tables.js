@@ -1,12 +1,14 @@
 "use strict";
 /* Tables of the numbers that a picture shows, for readers who do not see it, and how numbers are written. */
 (function (fleetcount) {
-  /** Return a count with separators; whole where it is large, one place behind the point where it is small. */
+  /** Return a count with separators; whole where it is large, one place behind the point where it is small: rounded
+   * as in record_json.py. */
   function shown(value) {
     if (value === null || value === undefined || !Number.isFinite(Number(value))) return "–";
     const number = Number(value);
     const places = Number.isInteger(number) || Math.abs(number) >= 100 ? 0 : 1;
-    const text = number.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
+    const digits = { minimumFractionDigits: places, maximumFractionDigits: places, roundingMode: "halfEven" };
+    const text = number.toLocaleString("en", digits);
     return text === "-0" || text === "-0.0" ? "0" : text;
   }
 
