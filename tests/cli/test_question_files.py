@@ -11,8 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 from fleetcount.question.files import read_question
+from fleetcount.question.spec import read_spec
 from fleetcount_mechanisms.accounting.solving import sd_of_cell
 from fleetcount_mechanisms.noise import GaussianNoise, OneSidedNoise, TwoSidedNoise
+from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.frame import Frame
 
@@ -491,6 +493,18 @@ WRONG = [
     ),
     ('descriptor = "dep/beta', 'descriptor = "dep/alpha', "aggregators do not fit: aggregator id alpha is given"),
 ]
+
+
+def test_no_window_ends_after_an_end_that_counts_from_now(deployed: Path) -> None:
+    asked = SPEC.replace('"1 h"', '"10 min"').replace("in 10 min", "in 1 h")
+    (deployed / "spec.toml").write_text(asked.replace("windows = 720", 'until = "in 2 h"'))
+    # 41 seconds after a minute, the grid of its times.
+    now = 4_000_000_001
+
+    schedule = read_spec(deployed / "spec.toml", now, Digest(bytes(32))).schedule
+
+    assert (schedule.windows, schedule.opens(0)) == (5, now + 3600 + 19)
+    assert schedule.end <= now + 7200
 
 
 def test_a_wrong_schedule_or_promise_is_refused_by_key_and_writes_nothing(fleetcount: Callable, deployed: Path) -> None:

@@ -178,7 +178,7 @@ def _moment(table: Table, key: str, now: float, step: int) -> int:
             'a time with its zone (2026-05-01T08:00:00Z), Unix seconds, "in 10 s" or, of opens alone, "10 s after'
             ' submission" (s, min, h, d)',
         )
-    return _on_grid(now + int(match[1]) * _UNIT_S[match[2]], step)
+    return rounded((now + int(match[1]) * _UNIT_S[match[2]]) / step) * step
 
 
 def _on_grid(moment: float, step: int) -> int:
