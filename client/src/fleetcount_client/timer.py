@@ -219,23 +219,32 @@ class Activity:
         Raises:
             Exception: what the first part that failed has raised; the others are ended.
         """
-        tasks = [asyncio.create_task(self._part(part)) for part in parts]
         self._busy -= 1  # It only waits for its parts, which are counted instead.
         try:
-            for done in asyncio.as_completed(tasks):
-                if isinstance(answer := await done, RejectReason):
-                    return answer
-            answers = [task.result() for task in tasks]
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._part(part)) for part in parts]
+        except BaseExceptionGroup as ended:
+            first = ended.exceptions[0]
+            if isinstance(first, _Refused):
+                return first.reason
+            raise first from None
         finally:
             self._busy += 1
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        return [answer for answer in answers if not isinstance(answer, RejectReason)]
+        return [task.result() for task in tasks]
 
-    async def _part(self, part: Coroutine[Any, Any, _AnswerT]) -> _AnswerT:
+    async def _part(self, part: Coroutine[Any, Any, _AnswerT | RejectReason]) -> _AnswerT:
         with self.begun():
             answer = await part
         if self._waiting:
             await self.close_if_resting()
+        if isinstance(answer, RejectReason):
+            raise _Refused(answer)
         return answer
+
+
+class _Refused(Exception):  # noqa: N818 - named for the event
+    """A part was refused for a reason, which ends the others."""
+
+    def __init__(self, reason: RejectReason) -> None:
+        super().__init__(reason)
+        self.reason = reason
