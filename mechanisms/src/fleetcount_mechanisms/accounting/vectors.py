@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 from fleetcount_mechanisms.errors import (
@@ -275,6 +275,7 @@ class LossBudget:
         checked_orders(self.orders)
 
     @classmethod
+    @lru_cache(maxsize=16)
     def for_promise(cls, epsilon: Fraction, delta: Fraction) -> "LossBudget":
         """Return the budget of one order, the integer one that affords the largest zCDP rho = (eps - c_a(delta))/a.
 
