@@ -8,7 +8,7 @@ import pytest
 from fleetcount.run.doctor import judge_offers
 from fleetcount.run.doctor_checks import Finding, check_signal
 from fleetcount_client.shapes import Shape, ShapedSource
-from fleetcount_client.signals import Description, Reading, SignalFault, SignalUnavailable
+from fleetcount_client.signals import Description, KnowingSource, Reading, SignalFault, SignalUnavailable
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import Bins, Categories, ValueDomain
@@ -28,7 +28,7 @@ def asked(name: str, domain: ValueDomain) -> Question:
 QUESTIONS = (asked("fast", KMH), asked("worn", WORN))
 
 
-class Source:
+class Source(KnowingSource):
     def __init__(self, said: object, known: Description) -> None:
         self.said, self.known, self.reads = said, known, 0
 

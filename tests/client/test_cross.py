@@ -11,7 +11,7 @@ from fleetcount_client.device import Device
 from fleetcount_client.policy import judge_sources, judge_window
 from fleetcount_client.private_places import Circle, PrivatePlaces, PrivateSignal
 from fleetcount_client.shapes import Shape, ShapedSource, SignalType
-from fleetcount_client.signals import Description, Reading, SignalUnavailable, constant
+from fleetcount_client.signals import Description, KnowingSource, Reading, SignalUnavailable, constant
 from fleetcount_protocol.window.domain import Bins, Categories, Cross, Part, SquareGrid
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.signal import Kind
@@ -143,7 +143,7 @@ async def test_one_signal_without_a_source_refuses_the_question(tmp_path: Path, 
     assert f"no source is configured for {lacking}" in outcome.reason
 
 
-class Described:
+class Described(KnowingSource):
     """A source that reads positions where the question asks for a number."""
 
     def described(self) -> Description:

@@ -21,7 +21,7 @@ from fleetcount_client.kuksa import Databroker, DatabrokerSettings, KuksaSource,
 from fleetcount_client.policy import JoinRule
 from fleetcount_client.private_places import UtmZone
 from fleetcount_client.shapes import AnySource, Shape, ShapedSource
-from fleetcount_client.signals import Reading, Said, SignalSource, SignalUnavailable, learn, read_signal, unfit
+from fleetcount_client.signals import Reading, Said, SignalSource, SignalUnavailable, read_signal, unfit
 from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.window.domain import Bins, Categories, SquareGrid
 from fleetcount_protocol.window.frame import Frame
@@ -179,7 +179,7 @@ async def test_a_unit_that_measures_something_else_is_a_fault_and_known_when_a_q
         plain, declared = source_at(address, SPEED), ShapedSource(source_at(address, SPEED), Shape(unit="km"))
         for source in (plain, declared):
             assert unfit({SPEED: source}, SPEED, bins) == ""
-            await learn({SPEED: source}, SPEED)
+            await source.learn()
 
         assert "its unit is 'kWh', and the question's 'km'" in unfit({SPEED: plain}, SPEED, bins)
         assert "its source says 'kWh', which is never 'km'" in unfit({SPEED: declared}, SPEED, bins)

@@ -172,7 +172,7 @@ def test_the_configuration_says_which_lines(write: Callable[[str], Path], tmp_pa
     def source(rows: str) -> object:
         shaped = load_settings(write(GOOD.replace('file = "speed.txt"', rows))).signals[SPEED]
         assert isinstance(shaped, ShapedSource)
-        return shaped._read
+        return shaped._source
 
     by_file = source('lines = "can.jsonl"\nkey = ["x", "y"]\ntime = "t"\nfresh_s = 5')
     by_port, by_path = source('socket = "127.0.0.1:9000"'), source('socket = "unix:/run/can.sock"')

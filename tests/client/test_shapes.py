@@ -10,6 +10,7 @@ from fleetcount_client.config import load_settings
 from fleetcount_client.shapes import AnySource, Shape, ShapedSource, SignalType, any_of
 from fleetcount_client.signals import (
     Description,
+    KnowingSource,
     Reading,
     SignalFault,
     SignalUnavailable,
@@ -156,7 +157,7 @@ def test_any_of_something_else_than_truth_values_is_a_fault() -> None:
     assert any_of([Reading(value=True), Reading(fault="it is a list")]).fault == "it is a list"
 
 
-class Described:
+class Described(KnowingSource):
     def __init__(self, known: Description) -> None:
         self.known = known
 

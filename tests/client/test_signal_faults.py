@@ -8,7 +8,7 @@ import pytest
 from fleetcount_client.contact import Outcome, OutcomeKind, SignalStatus
 from fleetcount_client.device import Device
 from fleetcount_client.policy import PolicyRefusal
-from fleetcount_client.signals import Description, Reading, SignalFault, SignalUnavailable
+from fleetcount_client.signals import Description, KnowingSource, Reading, SignalFault, SignalUnavailable
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.window.domain import Bins, Categories, ValueDomain
 from fleetcount_protocol.window.signal import Kind
@@ -120,7 +120,7 @@ async def test_a_fault_is_logged_once_and_gone_when_it_is_put_right(
     assert device.status().signals[0].fault == ""
 
 
-class Learning:
+class Learning(KnowingSource):
     """A source that knows its kind once it was asked."""
 
     def __init__(self) -> None:

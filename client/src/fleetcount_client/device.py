@@ -32,7 +32,7 @@ from fleetcount_client.contact import (
 )
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal
 from fleetcount_client.renewal import Renewal
-from fleetcount_client.signals import SignalSource, learn
+from fleetcount_client.signals import SignalSource, knowing
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.status import status_of
 from fleetcount_client.timer import Activity, SystemTimer, Timer
@@ -352,7 +352,7 @@ class Device:
         try:
             self._trust.check_question(offer.signed)
             for part in question.parts:
-                await learn(sources, part.signal)
+                await knowing(sources.get(part.signal)).learn()
             if refused := self.questions.take([offer], sources):
                 return tuple(refused.values())
             refusal = self.questions.take_part(question.question_id, sources)
@@ -447,7 +447,7 @@ class Device:
             with self._activity.begun():
                 offers = await self._transport.list_questions()
                 for path in sorted({part.signal for offer in offers for part in offer.signed.question.parts}):
-                    await learn(sources, path)
+                    await knowing(sources.get(path)).learn()
                 before, self._refused = self._refused, self.questions.take(offers, sources)
         except Unreachable as error:
             _LOG.debug("no questions fetched: %s", error)  # `Contacts` says it once.

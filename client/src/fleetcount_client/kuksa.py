@@ -28,7 +28,14 @@ from fleetcount_transport.toml_table import Table
 
 from fleetcount_client.contact import Contact
 from fleetcount_client.private_places import UtmZone
-from fleetcount_client.signals import MAX_SIGNAL_BYTES, Description, Reading, SignalFault, SignalUnavailable
+from fleetcount_client.signals import (
+    MAX_SIGNAL_BYTES,
+    Description,
+    KnowingSource,
+    Reading,
+    SignalFault,
+    SignalUnavailable,
+)
 from fleetcount_client.timer import Backoff, Retry
 
 if TYPE_CHECKING:  # The libraries of gRPC and its messages are loaded with the first question.
@@ -313,7 +320,7 @@ def _refusal(error: "grpc.aio.AioRpcError", paths: Sequence[str]) -> str:
     return f"it does not know {' or '.join(paths)}" if error.code().name == "NOT_FOUND" else call_reason(error)
 
 
-class KuksaSource:
+class KuksaSource(KnowingSource):
     """A signal of a databroker, as a source of a device. What the databroker says of its paths is asked for once."""
 
     __slots__ = ("_databroker", "_known", "_signal")

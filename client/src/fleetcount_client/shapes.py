@@ -14,16 +14,7 @@ from typing import Final
 from fleetcount_protocol.window.domain import ValueDomain
 from fleetcount_protocol.window.signal import Kind, Signal, converted, decimal_text, exact, kind_of, name_of
 
-from fleetcount_client.signals import (
-    DescribedSource,
-    Description,
-    LearningSource,
-    PlacedSource,
-    Reading,
-    Said,
-    SignalSource,
-    read_source,
-)
+from fleetcount_client.signals import Description, KnowingSource, Reading, Said, SignalSource, knowing, read_source
 from fleetcount_client.units import SAME, Conversion, comparable, conversion
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
@@ -156,14 +147,13 @@ class Shape:
         return reading if number == exact(reading.value) else replace(reading, value=number)
 
 
-class ShapedSource:
+class ShapedSource(KnowingSource):
     """A source whose readings are what its owner says they are."""
 
-    __slots__ = ("_read", "_shape", "_source")
+    __slots__ = ("_shape", "_source")
 
     def __init__(self, source: SignalSource, shape: Shape) -> None:
-        self._read = source
-        self._source: object = source
+        self._source = source
         self._shape = shape
 
     @property
@@ -173,24 +163,22 @@ class ShapedSource:
 
     def misplaced(self, domain: ValueDomain) -> str:
         """Return why its positions are no places of a domain's frame, "" if they may be (`signals.unfit`)."""
-        return self._source.misplaced(domain) if isinstance(self._source, PlacedSource) else ""
+        return knowing(self._source).misplaced(domain)
 
     def described(self) -> Description:
         """Return what is known of its readings."""
-        known = self._source.described() if isinstance(self._source, DescribedSource) else Description()
-        return self._shape.describe(known)
+        return self._shape.describe(knowing(self._source).described())
 
     async def learn(self) -> None:
         """Let the source ask what it reads."""
-        if isinstance(self._source, LearningSource):
-            await self._source.learn()
+        await knowing(self._source).learn()
 
     async def __call__(self) -> Reading:
         """Return what the signal is now."""
-        return self._shape.read(await read_source(self._read))
+        return self._shape.read(await read_source(self._source))
 
 
-class AnySource:
+class AnySource(KnowingSource):
     """Whether any of several truth values holds now: true if one does, false if none does, and else no value."""
 
     __slots__ = ("_sources",)
@@ -205,8 +193,7 @@ class AnySource:
 
     def described(self) -> Description:
         """Return that its readings are truth values, and why one of them never is."""
-        sources: list[object] = [*self._sources]
-        known = [one.described() for one in sources if isinstance(one, DescribedSource)]
+        known = [knowing(one).described() for one in self._sources]
         wrong = [one.wrong for one in known if one.wrong]
         kinds = {one.kind for one in known} - {None, Kind.TRUTH_VALUE}
         others = sorted(kind.value for kind in kinds if kind is not None)
@@ -215,8 +202,7 @@ class AnySource:
 
     async def learn(self) -> None:
         """Let the sources ask what they read."""
-        sources: list[object] = [*self._sources]
-        await asyncio.gather(*(one.learn() for one in sources if isinstance(one, LearningSource)))
+        await asyncio.gather(*(knowing(one).learn() for one in self._sources))
 
     async def __call__(self) -> Reading:
         """Return what they say together."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
-from typing import BinaryIO, Final, Protocol, cast, runtime_checkable
+from typing import BinaryIO, Final, cast
 
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.window.domain import (
@@ -92,47 +92,37 @@ class Description:
     wrong: str = ""
 
 
-@runtime_checkable
-class PlacedSource(Protocol):
-    """A source that knows where on Earth its positions are."""
+class KnowingSource:
+    """A source that knows something of what it reads."""
+
+    __slots__ = ()
 
     def misplaced(self, domain: ValueDomain) -> str:
         """Return why its positions are no places of the domain's frame, in words for the owner; "" if they may be."""
-        ...
-
-
-@runtime_checkable
-class DescribedSource(Protocol):
-    """A source that knows what it reads."""
+        del domain
+        return ""
 
     def described(self) -> Description:
         """Return what is known of its readings now."""
-        ...
-
-
-@runtime_checkable
-class LearningSource(Protocol):
-    """A source that can ask what it reads."""
+        return Description()
 
     async def learn(self) -> None:
-        """Ask once, within seconds; what could not be asked is asked again at the next call."""
-        ...
+        """Ask what it reads, within seconds; what could not be asked is asked again at the next call."""
 
 
-async def learn(signals: Mapping[str, SignalSource], path: str) -> None:
-    """Let the source of a path ask what it reads, if it can."""
-    source: object = signals.get(path)
-    if isinstance(source, LearningSource):
-        await source.learn()
+_UNKNOWN: Final = KnowingSource()
+
+
+def knowing(source: object) -> KnowingSource:
+    """Return a source that knows what it reads; in the place of any other one that knows nothing."""
+    return source if isinstance(source, KnowingSource) else _UNKNOWN
 
 
 def unfit(signals: Mapping[str, SignalSource], path: str, domain: SingleDomain) -> str:
     """Return why no reading of the source of a path is ever a value of a domain; "" if one may be, or nobody knows."""
-    source: object = signals.get(path)
-    if isinstance(source, PlacedSource) and (why := source.misplaced(domain)):
+    source = knowing(signals.get(path))
+    if why := source.misplaced(domain):
         return why
-    if not isinstance(source, DescribedSource):
-        return ""
     known = source.described()
     return known.wrong or (misfit(domain, known.kind) if known.kind else "") or _beyond(known, domain)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from fleetcount_client.signals import Reading, SignalSource, fault_of, learn, read_signal, unfit
+from fleetcount_client.signals import Reading, SignalSource, fault_of, knowing, read_signal, unfit
 from fleetcount_protocol.channel.certificates import (
     Purpose,
     load_authorities,
@@ -236,7 +236,7 @@ async def check_signal(signals: Mapping[str, SignalSource], path: str, questions
     It must not say the value.
     """
     what = f"signal {path}"
-    await learn(signals, path)
+    await knowing(signals.get(path)).learn()
     reading = await read_signal(signals, path)
     about = {one.name: part.domain for one in questions for part in one.parts if part.signal == path}
     faults = {name: unfit(signals, path, domain) or fault_of(reading, domain) for name, domain in about.items()}
