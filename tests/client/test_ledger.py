@@ -117,7 +117,7 @@ class Adversary:
             return ledger.judge_reserved(POLICY, charge.charge_id)
 
         begun = Beginning(report=report, entries=(), sessions=())
-        answered = self.spool.begin(charge, window_id, b"window", [], lambda _: begun, judge) == report
+        answered = self.spool.begin(charge, window_id, b"window", [], lambda _: begun, judge) == begun
         if answered:
             assert charge.loss is not None
             earlier = self.answered.get(charge.charge_id, (0, 0, charge.loss))
@@ -358,7 +358,7 @@ def join(spool: Spool, question: Question, charges: Sequence[Charge], policy: Ow
     row = QuestionRow(
         question_id=question.question_id, name="", offer=b"", state=QuestionState.JOINED, changed_at=0.0, reason=""
     )
-    return QuestionRows(spool).join(row, charges, lambda ledger, more: ledger.judge(policy, more))
+    return QuestionRows(spool).join(row, charges, lambda ledger, more: ledger.judge(policy, more), 0.0)
 
 
 def test_a_drill_down_costs_as_many_windows_whatever_its_levels() -> None:

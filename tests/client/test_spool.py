@@ -18,6 +18,7 @@ from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, 
 from fleetcount_mechanisms.accounting.vectors import LossVector
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import QuestionId, SessionId, WindowId
+from fleetcount_protocol.limits import MAX_KEY_NUMBER
 
 WINDOW = WindowId(bytes(range(32)))
 SECRET = b"coins and seed of one report"
@@ -32,7 +33,9 @@ SESSION = SessionRow(
 )
 
 
-def alone(spool: Spool, charged: Charge, report: Report, entries: Sequence[OutboxEntry] = ()) -> Report | PolicyRefusal:
+def alone(
+    spool: Spool, charged: Charge, report: Report, entries: Sequence[OutboxEntry] = ()
+) -> Beginning | PolicyRefusal | None:
     """Begin an answer that needs no session."""
     begun = Beginning(report=report, entries=entries, sessions=())
     return spool.begin(charged, report.window_id, b"window", (), lambda _: begun, lambda ledger: None)
@@ -48,7 +51,7 @@ def reserve(spool: Spool, unit: Charge) -> None:
         changed_at=0.0,
         reason="",
     )
-    assert QuestionRows(spool).join(row, [unit], lambda ledger, more: None) is None
+    assert QuestionRows(spool).join(row, [unit], lambda ledger, more: None, 0.0) is None
 
 
 def charge(window_id: WindowId = WINDOW) -> Charge:
@@ -73,7 +76,9 @@ def sent(window_id: WindowId = WINDOW) -> Charge:
     return replace(charge(window_id), sent=True)
 
 
-def begin(spool: Spool, refusal: PolicyRefusal | None = None, window_id: WindowId = WINDOW) -> Report | PolicyRefusal:
+def begin(
+    spool: Spool, refusal: PolicyRefusal | None = None, window_id: WindowId = WINDOW
+) -> Beginning | PolicyRefusal | None:
     report = Report(window_id=window_id, phase=Phase.ROUND_ONE, reason="", secret=SECRET)
     entries = [OutboxEntry(round=1, position=p, instalment=bytes([p]) * 100) for p in range(2)]
     begun = Beginning(report=report, entries=entries, sessions=[SESSION])
@@ -87,7 +92,7 @@ def file(tmp_path: Path) -> SpoolFile:
 
 
 def test_what_was_begun_is_there_after_the_file_was_closed(file: SpoolFile) -> None:
-    assert isinstance(begin(file.device()), Report)
+    assert isinstance(begin(file.device()), Beginning)
     file.close()
 
     spool = file.device()
@@ -198,10 +203,32 @@ def test_two_processes_take_different_keys_of_one_session(tmp_path: Path) -> Non
     assert [(row.number, row.secret) for row in first.sessions()] == [(3, b"s!!")]
 
 
+@pytest.mark.parametrize(("remembered", "stored"), [(2, None), (1, MAX_KEY_NUMBER + 1), (2, MAX_KEY_NUMBER + 1)])
+def test_an_answer_does_not_begin_with_a_session_that_is_gone_or_used_up(
+    file: SpoolFile, remembered: int, stored: int | None
+) -> None:
+    spool = file.device()
+    begin(spool)
+    with file.transaction() as connection:
+        if stored is None:
+            connection.execute("DELETE FROM session")
+        else:
+            connection.execute("UPDATE session SET number=?", (stored,))
+    unit = charge(WindowId(bytes(32)))
+    reserve(spool, unit)
+
+    def form(rows: Sequence[SessionRow]) -> Beginning:
+        raise AssertionError("an answer is formed with keys of before")
+
+    rows = [replace(SESSION, number=remembered)]
+    assert spool.begin(unit, WindowId(bytes(32)), b"window", rows, form, lambda ledger: None) is None
+    assert (spool.report(WindowId(bytes(32))), unit in spool.charges()) == (None, True)
+
+
 def test_two_processes_answer_a_window_once(tmp_path: Path) -> None:
     first, second = SpoolFile(tmp_path / "device.db"), SpoolFile(tmp_path / "device.db")
 
-    assert isinstance(begin(first.device()), Report)
+    assert isinstance(begin(first.device()), Beginning)
     refusal = begin(second.device())
 
     assert isinstance(refusal, PolicyRefusal)
@@ -285,7 +312,7 @@ def test_devices_that_share_a_file_see_only_their_own(file: SpoolFile) -> None:
     begin(one)
 
     assert (two.charges(), two.report(WINDOW), two.outbox(WINDOW, 1), two.sessions()) == ((), None, (), ())
-    assert isinstance(begin(two), Report)
+    assert isinstance(begin(two), Beginning)
 
 
 def test_a_ledger_keeps_the_time_it_began(file: SpoolFile) -> None:
@@ -346,7 +373,7 @@ def test_neither_repr_shows_what_is_secret(file: SpoolFile) -> None:
 
 def test_the_judgement_sees_what_was_charged_before(file: SpoolFile) -> None:
     spool, other, seen = file.device(), WindowId(bytes(32)), list[tuple[Charge, ...]]()
-    assert isinstance(begin(spool), Report)
+    assert isinstance(begin(spool), Beginning)
 
     def judge(ledger: Ledger) -> PolicyRefusal:
         seen.append(ledger.charges)
@@ -375,7 +402,7 @@ def test_a_window_of_a_unit_dated_before_one_that_was_sent_counts_until_then(
     if not reserved_first:
         reserve(spool, unit)
     report = Report(window_id=WindowId(bytes([9]) * 32), phase=Phase.ROUND_ONE, reason="", secret=SECRET)
-    assert alone(spool, unit, report) == report
+    assert isinstance(alone(spool, unit, report), Beginning)
 
     late = replace(unit, asked_until=charge().asked_at + 1, sent=True)
     assert spool.charges()[0] == late

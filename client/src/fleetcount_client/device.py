@@ -176,6 +176,7 @@ class Device:
             timer=self._timer,
             source=self._source,
             settings=self._settings,
+            book=self.questions,
             private=self._private or PrivatePlaces({}),
             conditions=self._conditions,
             pause_until=self._activity.pause_until,

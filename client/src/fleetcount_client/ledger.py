@@ -50,9 +50,10 @@ def budget_of(policy: OwnerPolicy, orders: tuple[int, ...] | None = None) -> Los
 class Ledger:
     """The charges of one device, and what they add up to in every period."""
 
-    __slots__ = ("_charges", "_latest", "_totals")
+    __slots__ = ("_charges", "_latest", "_totals", "changes")
 
     def __init__(self, charges: Iterable[Charge] = ()) -> None:
+        self.changes = 0
         self._charges = {charge.charge_id: charge for charge in charges}
         self._totals: _Totals | None = None
         self._latest = max((charge.asked_at for charge in self._charges.values() if charge.sent), default=_NEVER)
@@ -129,6 +130,7 @@ class Ledger:
 
     def drop(self, charge_id: bytes) -> None:
         """Take a charge out of the sums, if it is there."""
+        self.changes += 1
         old = self._charges.pop(charge_id, None)
         if old is not None and self._totals is not None:
             self._totals.drop(old)
@@ -139,6 +141,7 @@ class Ledger:
         if held.asked_until != used.asked_until:
             self.put(used)
             return
+        self.changes += 1
         self._charges[charge.charge_id] = used  # Its sums stay.
         self._latest = max(self._latest, used.asked_at)
 

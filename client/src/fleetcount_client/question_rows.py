@@ -6,8 +6,10 @@ Every change of the ledger is one transaction with its reason. Verifies no signa
 import enum
 import hashlib
 import logging
+import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from fleetcount_mechanisms.randomness import RandomSource
@@ -106,11 +108,13 @@ class QuestionRows:
         row: QuestionRow,
         charges: Sequence[Charge],
         judge: Callable[[Ledger, Sequence[Charge]], PolicyRefusal | None],
+        now: float,
+        held: QuestionRow | None = None,
     ) -> PolicyRefusal | None:
-        """Reserve all charges and write the question as joined in one transaction, if `judge` lets it; or change
-        nothing.
+        """Reserve all charges and write the question as joined in one transaction, if `judge` lets it, else as refused.
 
-        Units that something was sent for before keep their charge and are not judged again.
+        Units that something was sent for before keep their charge and are not judged again. What is `held` is not
+        written again.
         """
         failpoints.reach("before_reserve")
         with self._spool.change() as (connection, ledger):
@@ -120,17 +124,27 @@ class QuestionRows:
                 for charge in new:
                     self._spool.insert_charge(connection, charge)
                     ledger.put(charge)
+                row = replace(row, state=QuestionState.JOINED, changed_at=now, reason="", rule="")
+            elif (row.state, row.reason) != (QuestionState.REFUSED, refusal.message):
+                row = replace(row, state=QuestionState.REFUSED, changed_at=now)
+                row = replace(row, reason=refusal.message, rule=refusal.rule)
+            if row != held:
                 connection.execute(_PUT, self._values(row))
         failpoints.reach("after_reserve")
         return refusal
 
-    def leave(self, row: QuestionRow, keep: frozenset[bytes] = frozenset()) -> int:
+    def leave(
+        self,
+        row: QuestionRow,
+        keep: frozenset[bytes] = frozenset(),
+        change: "AbstractContextManager[tuple[sqlite3.Connection, Ledger]] | None" = None,
+    ) -> int:
         """Write how a question stands and free its units, but those to `keep` and those that anything was sent for.
 
-        Returns how many were freed.
+        Returns how many were freed. It is a transaction of its own or, with `change`, a part of another one.
         """
         failpoints.reach("before_free")
-        with self._spool.change() as (connection, ledger):
+        with change or self._spool.change() as (connection, ledger):
             free = [
                 charge.charge_id
                 for charge in ledger.charges

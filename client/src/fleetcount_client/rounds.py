@@ -68,6 +68,7 @@ class Rounds:
     timer: Timer
     source: RandomSource
     settings: DeliverySettings
+    book: Subscriptions
     private: PrivatePlaces
     conditions: Callable[[], bool]
     pause_until: Callable[[float], Awaitable[None]]
@@ -81,15 +82,14 @@ class Rounds:
         Raises:
             MachineError: the store failed; nothing was sent that is not stored.
         """
+        formed: Sequence[OutboxEntry] = ()
         report, fault = self.spool.report(assignment.window.window_id), ""
         if report is None:
             begun, fault = await self._open(assignment, signals, still_asked)
             if isinstance(begun, Outcome):
                 return begun
-            # Another process of this device may have been faster, and be further.
-            first = begun.phase is Phase.ROUND_ONE
-            report = await self._deliver_first(assignment.window, begun, one_now=True) if first else begun
-        return replace(await self._finish(assignment.window, report), fault=fault)
+            report, formed = begun.report, begun.entries
+        return replace(await self._finish(assignment.window, report, formed), fault=fault)
 
     async def take_up(self, window: Window) -> Outcome:
         """Bring an answer that was begun before to its end.
@@ -109,17 +109,21 @@ class Rounds:
         report = self.spool.report(window.window_id)
         return _outcome(window, report) if report is None or report.phase.final else None
 
-    async def _finish(self, window: Window, report: Report) -> Outcome:
+    async def _finish(self, window: Window, report: Report, formed: Sequence[OutboxEntry] = ()) -> Outcome:
+        """Bring an answer to its end; `formed` is what its phase sends, if that was just stored."""
         while not report.phase.final:
-            report = await self._step(window, report)
+            if report.phase is Phase.BETWEEN:
+                report, formed = await self._form_second(window, report)
+            else:
+                report = await self._deliver(window, report, formed)
         return _outcome(window, report)
 
     # The beginning: open sessions, wait, then mark the charge as sent and store in one step.
 
     async def _open(
         self, assignment: WindowAssignment, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
-    ) -> tuple[Report | Outcome, str]:
-        """Return the first message's report, or why there is none; and the reading's fault, "" for none."""
+    ) -> tuple[Beginning | Outcome, str]:
+        """Return the first message, or why there is none; and the reading's fault, "" for none."""
         window = assignment.window
         opens, closes = window.round_one_opens, window.round_one_closes
         if self.timer.now() >= closes:
@@ -133,14 +137,15 @@ class Rounds:
             return Outcome.of(window, OutcomeKind.MISSED, why), ""
         readings = await read_parts(signals, window.parts)
         fault = self.notes.note(window, readings)
-        # While they were read, another answer may have found that an aggregator has lost the session of both.
-        while (current := self.sessions.current(opened)) is None:
+        while self.timer.now() < window.round_one_closes:
+            begun = self._charge(assignment, opened, readings)
+            if begun is not None:
+                return begun, fault
+            # While they were read, another answer has found that an aggregator has lost the session of both.
             opened = await self._sessions_of(window, assignment.aggregators, self.timer.now())
             if isinstance(opened, Outcome):
                 return opened, fault
-        if self.timer.now() >= window.round_one_closes:
-            return Outcome.of(window, OutcomeKind.MISSED, "round one closed while the signal was read"), fault
-        return self._charge(assignment, current, readings), fault
+        return Outcome.of(window, OutcomeKind.MISSED, "round one closed while the signal was read"), fault
 
     async def _sessions_of(
         self, window: Window, aggregators: tuple[Aggregator, ...], before: float
@@ -166,7 +171,8 @@ class Rounds:
 
     def _charge(
         self, assignment: WindowAssignment, opened: tuple[OpenSession, ...], readings: Sequence[Reading]
-    ) -> Report | Outcome:
+    ) -> Beginning | Outcome | None:
+        """Begin the answer; return what is stored of it, why there is none, or None where a session is gone."""
         window = assignment.window
         shown = [
             replace(reading, value=self.private.shown(part.signal, reading.value))
@@ -189,11 +195,14 @@ class Rounds:
         rows = [session.row for session in opened]
         begun = self.spool.begin(charge, window.window_id, window.canonical, rows, form, judge)
         failpoints.reach("after_charge")
-        if isinstance(begun, Report):
-            self.sessions.take_up()
-            return begun
-        # Another process of this device was faster: its coins are the ones that count.
-        return self.spool.report(window.window_id) or Outcome.of(window, OutcomeKind.REFUSED, begun.message, begun.rule)
+        if isinstance(begun, PolicyRefusal):
+            # Another process of this device was faster: its coins are the ones that count.
+            if (report := self.spool.report(window.window_id)) is None:
+                return Outcome.of(window, OutcomeKind.REFUSED, begun.message, begun.rule)
+            return Beginning(report=report, entries=(), sessions=())
+        if begun is not None:
+            self.sessions.move_on(begun.sessions)
+        return begun
 
     def _form(
         self, window: Window, keys: tuple[WindowKey, ...], truth: Truth, sampled: bool | None
@@ -210,24 +219,16 @@ class Rounds:
 
     # The rest: one step a phase.
 
-    async def _step(self, window: Window, report: Report) -> Report:
-        match report.phase:
-            case Phase.ROUND_ONE:
-                return await self._deliver_first(window, report)
-            case Phase.BETWEEN:
-                return await self._form_second(window, report)
-            case _:
-                return await self._deliver_second(window, report)
-
-    async def _deliver_first(self, window: Window, report: Report, *, one_now: bool = False) -> Report:
-        two_messages = bool(report.secret)
-        entries = self.spool.outbox(window.window_id, 1 if two_messages else 0)
-        opens, closes = window.round_one_opens, window.round_one_closes
-        moments = self._moments(len(entries), opens, closes, one_now=one_now)
+    async def _deliver(self, window: Window, report: Report, formed: Sequence[OutboxEntry]) -> Report:
+        opens, closes, round_number = window.round_one_opens, window.round_one_closes, 1 if report.secret else 0
+        if report.phase is Phase.ROUND_TWO:
+            opens, closes, round_number = closes, window.round_two_closes, 2
+        entries = formed or self.spool.outbox(window.window_id, round_number)
+        moments = self._moments(len(entries), opens, closes, one_now=bool(formed))
         answer = await self.delivery.deliver(window, entries, moments, closes)
         if isinstance(answer, RejectReason):
-            return self.spool.advance(report, Phase.REJECTED, reason=answer.label)
-        if two_messages:
+            return self._end(window, report, Phase.REJECTED, answer.label)
+        if round_number == 1:
             # Also without the last receipt: the aggregator may have stored the bytes and its answer be lost. A report
             # that is incomplete anywhere is counted nowhere, and whether round two is sent never depends on a coin.
             # The reason stays with the report: receipts of round two alone do not make it a delivered one.
@@ -235,36 +236,29 @@ class Rounds:
             moved = self.spool.advance(report, Phase.BETWEEN, reason=missed)
             failpoints.reach("after_round_one_receipts")
             return moved
-        return self._end(report, answer)
+        if answer is DeliveryEnd.WINDOW_CLOSED:
+            return self._end(window, report, Phase.GIVEN_UP, "the window closed before every receipt was there")
+        if report.reason:
+            return self._end(window, report, Phase.GIVEN_UP, report.reason)
+        moved = self._end(window, report, Phase.DELIVERED)
+        failpoints.reach("after_round_two_receipts")
+        return moved
 
-    async def _form_second(self, window: Window, report: Report) -> Report:
+    async def _form_second(self, window: Window, report: Report) -> tuple[Report, Sequence[OutboxEntry]]:
         opens, closes = window.round_one_closes, window.round_two_closes
         await self.pause_until(min(self._moments(len(window.aggregators), opens, closes)))
-        if self.timer.now() >= window.round_two_closes:
-            return self.spool.advance(report, Phase.GIVEN_UP, reason="round two has closed")
+        if self.timer.now() >= closes:
+            return self._end(window, report, Phase.GIVEN_UP, "round two has closed"), ()
         secret = TwoRoundSecret.decode(report.secret)
         entries = _outbox_entries(window, secret.keys, round_two_parts(window, secret))
         moved = self.spool.advance(report, Phase.ROUND_TWO, reason=report.reason, entries=entries)
         failpoints.reach("after_round_two_formed")
-        return await self._deliver_second(window, moved, one_now=True)
+        return moved, entries
 
-    async def _deliver_second(self, window: Window, report: Report, *, one_now: bool = False) -> Report:
-        entries = self.spool.outbox(window.window_id, 2)
-        opens, closes = window.round_one_closes, window.round_two_closes
-        moments = self._moments(len(entries), opens, closes, one_now=one_now)
-        answer = await self.delivery.deliver(window, entries, moments, closes)
-        if isinstance(answer, RejectReason):
-            return self.spool.advance(report, Phase.REJECTED, reason=answer.label)
-        return self._end(report, answer)
-
-    def _end(self, report: Report, delivery: DeliveryEnd) -> Report:
-        if delivery is DeliveryEnd.WINDOW_CLOSED:
-            return self.spool.advance(report, Phase.GIVEN_UP, reason="the window closed before every receipt was there")
-        if report.reason:
-            return self.spool.advance(report, Phase.GIVEN_UP, reason=report.reason)
-        moved = self.spool.advance(report, Phase.DELIVERED)
-        failpoints.reach("after_round_two_receipts")
-        return moved
+    def _end(self, window: Window, report: Report, phase: Phase, reason: str = "") -> Report:
+        """Write how an answer ended and, where no window of its question is left, that the question has ended."""
+        end = self.book.ending(window.question.question_id, window.question.index)
+        return self.spool.advance(report, phase, reason=reason, end=end)
 
     def _moments(self, parts: int, opens: float, closes: float, *, one_now: bool = False) -> list[float]:
         """Return when each part of a round is sent: apart and uniform in what is left of the first `spread` of it.

@@ -8,8 +8,9 @@ loads is part of every start, and needs no message.
 import asyncio
 import enum
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
@@ -37,6 +38,7 @@ from fleetcount_client.transport import Transport, Unreachable
 
 _LOG: Final = logging.getLogger(__name__)
 _EXPIRY_SLACK_S: Final = 60
+_SOON_S: Final = 5.0
 _INSTALMENT_LABEL: Final = b"FCDI02"
 _KEY_REFUSALS: Final = frozenset({RejectReason.UNKNOWN_KEY, RejectReason.BAD_SEAL})
 
@@ -126,7 +128,7 @@ class SessionKeeper:
         self._retry = retry
         self._lifetime_s = lifetime_s
         self._activity = activity
-        self._known: dict[SessionId, OpenSession] | None = None
+        self._known: dict[SessionId, OpenSession] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def open_all(
@@ -148,24 +150,21 @@ class SessionKeeper:
 
     def find(self, session_id: SessionId) -> OpenSession | None:
         """Return a stored session, or None if it is forgotten."""
-        if session_id not in self._load():
+        if session_id not in self._known:
             self.take_up()  # Another process of this device may have opened it, for an answer that this one finishes.
-        return self._load().get(session_id)
+        return self._known.get(session_id)
 
     def take_up(self) -> None:
         """Go on from the sessions as they are stored now: every answer that begins moves its sessions on."""
-        stored = self._stored()
+        stored = {row.session_id: OpenSession.of(row) for row in self._spool.sessions()}
         # One that no answer has used is in memory only. Of any other, what is not stored any more was forgotten, maybe
         # by another process: taken up again it would use keys of before a second time.
-        unused = {name: one for name, one in self._load().items() if one.secret.number == 1}
+        unused = {name: one for name, one in self._known.items() if one.secret.number == 1}
         self._known = unused | stored
 
-    def current(self, opened: Sequence[OpenSession]) -> tuple[OpenSession, ...] | None:
-        """Return sessions as they stand now; None if one of them was forgotten or used up since it was opened."""
-        self.take_up()
-        found = [self._load().get(one.secret.session_id) for one in opened]
-        usable = tuple(one for one in found if one is not None and one.secret.number <= MAX_KEY_NUMBER)
-        return usable if len(usable) == len(found) else None
+    def move_on(self, stored: Iterable[SessionRow]) -> None:
+        """Go on from sessions as an answer that begins has just stored them."""
+        self._known.update((row.session_id, OpenSession.of(row)) for row in stored)
 
     def forget(self, session_id: SessionId) -> None:
         """Begin no answer any more with a session of which the aggregator lacks a key; the next window opens another
@@ -177,7 +176,7 @@ class SessionKeeper:
         self._spool.forget_session(session_id)
         self.take_up()
 
-    @property
+    @cached_property
     def device(self) -> Digest:
         """The digest of the device's public key."""
         return key_digest(self._identity.certificate)
@@ -185,14 +184,6 @@ class SessionKeeper:
     def go_on_as(self, identity: DeviceIdentity) -> None:
         """Open sessions under another certificate from now on, for the same key: those that are open still hold."""
         self._identity = identity
-
-    def _stored(self) -> dict[SessionId, OpenSession]:
-        return {row.session_id: OpenSession.of(row) for row in self._spool.sessions()}
-
-    def _load(self) -> dict[SessionId, OpenSession]:
-        if self._known is None:
-            self._known = self._stored()
-        return self._known
 
     async def _open(
         self, aggregator: Aggregator, needed: int, before: float, deadline: float
@@ -213,7 +204,7 @@ class SessionKeeper:
 
     def _reusable(self, aggregator: Aggregator, needed: int) -> OpenSession | None:
         keys = {key.public_key for key in aggregator.hpke_keys}
-        for session in self._load().values():
+        for session in self._known.values():
             same = session.secret.aggregator_id == aggregator.aggregator_id and session.hpke_key in keys
             if same and session.secret.expiry >= needed and session.secret.number <= MAX_KEY_NUMBER:
                 return session
@@ -226,7 +217,7 @@ class SessionKeeper:
         for key in aggregator.hpke_keys:
             answer = await self._open_with(aggregator, key, expiry, deadline)
             if isinstance(answer, OpenSession):
-                self._load()[answer.secret.session_id] = answer
+                self._known[answer.secret.session_id] = answer
                 return answer
             if answer not in _KEY_REFUSALS:
                 return answer
@@ -308,10 +299,10 @@ class Delivery:
     ) -> DeliveryEnd | RejectReason:
         """Deliver the entries of one round, each from its moment (Unix seconds) on, again and again until `deadline`.
 
-        No part waits for another, nor hears of its receipt: who delays an answer moves no other part. Receipts are
-        stored as they come. The answer is a reason when an aggregator refuses for good; what has not left then stays.
+        No part waits for another, nor hears of its receipt: who delays an answer moves no other part. The answer is a
+        reason when an aggregator refuses for good; what has not left then stays.
         """
-        left = {entry.position for entry in entries}
+        left = {entry.position: moment for entry, moment in zip(entries, moments, strict=True)}
         parts = [
             self._deliver_part(window, entry, moment, deadline, left)
             for entry, moment in zip(entries, moments, strict=True)
@@ -322,7 +313,7 @@ class Delivery:
         return DeliveryEnd.WINDOW_CLOSED if DeliveryEnd.WINDOW_CLOSED in ends else DeliveryEnd.RECEIPTED
 
     async def _deliver_part(
-        self, window: Window, entry: OutboxEntry, moment: float, deadline: float, left: set[int]
+        self, window: Window, entry: OutboxEntry, moment: float, deadline: float, left: dict[int, float]
     ) -> DeliveryEnd | RejectReason:
         await self._activity.pause_until(moment)
         backoff = Backoff(self._retry, self._source)
@@ -331,13 +322,25 @@ class Delivery:
             failpoints.reach("after_round_one_sent" if entry.round != 2 else "after_round_two_sent")
             if isinstance(answer, RejectReason):
                 return answer
+            now = self._timer.now()
             if answer is _Attempt.RECEIPTED:
-                left.discard(entry.position)
-                if left:  # With the last one the report's next phase erases all, in the same step.
-                    self._spool.receipted(window.window_id, entry.round, [entry.position])
+                del left[entry.position]
+                self._keep_receipts(window, entry.round, left, now)
                 return DeliveryEnd.RECEIPTED
-            await self._timer.sleep(min(backoff.next_delay(), max(0.0, deadline - self._timer.now())))
+            delay = min(backoff.next_delay(), max(0.0, deadline - now))
+            left[entry.position] = now + delay
+            self._keep_receipts(window, entry.round, left, now)
+            await self._timer.sleep(delay)
         return DeliveryEnd.WINDOW_CLOSED
+
+    def _keep_receipts(self, window: Window, round_number: int, left: Mapping[int, float], now: float) -> None:
+        """Store the receipts of a round, unless all parts that are `left` are due soon: then the next phase erases all.
+
+        After a restart a part without one is sent again, which tells its aggregator that this device was started.
+        """
+        receipted = [position for position in range(len(window.aggregators)) if position not in left]
+        if receipted and max(left.values(), default=now) - now > _SOON_S:
+            self._spool.receipted(window.window_id, round_number, receipted)
 
     async def _attempt(self, window: Window, entry: OutboxEntry, backoff: Backoff) -> _Attempt | RejectReason:
         aggregator = window.aggregators[entry.position]

@@ -8,7 +8,7 @@ shows no coin, secret or ciphertext.
 import os
 import sqlite3
 from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -65,7 +65,6 @@ _TABLES: Final = (
 )
 SCHEMA: Final = Schema(version=1, tables=_TABLES, steps={})
 """A step to a next version leaves what was charged as it stands, and adds to the tables above what it adds."""
-_LEDGERS_KEPT: Final = 16
 _LEDGER: Final = (
     "device,charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,question_id,sent,"
     "counts_until"
@@ -76,16 +75,15 @@ class StateFile:
     """One file of mode 0600, for one device or, in a simulation, for many under different names.
 
     Opened when first used, closed by `close` and opened again at the next use. `durable=False` gives up the fsync, for
-    simulations only. `kept` is for what its users keep in memory of the rows, a device each; it outlives `close`.
+    simulations only.
     """
 
-    __slots__ = ("_connection", "_durable", "_path", "kept")
+    __slots__ = ("_connection", "_durable", "_path")
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
         self._path = path
         self._durable = durable
         self._connection: sqlite3.Connection | None = None
-        self.kept: dict[str, Any] = {}
 
     def close(self) -> None:
         """Close the file; the write-ahead log is folded in, so that what was erased is gone from the disk."""
@@ -192,11 +190,12 @@ def _version(connection: sqlite3.Connection, path: Path) -> int:
 class Spool:
     """The ledger and spool of one device inside its file. Every change is durable when its method returns."""
 
-    __slots__ = ("_device", "_file")
+    __slots__ = ("_device", "_file", "_kept")
 
     def __init__(self, file: StateFile, device: str) -> None:
         self._file = file
         self._device = device
+        self._kept: tuple[int, Ledger] | None = None
 
     @property
     def file(self) -> StateFile:
@@ -233,14 +232,11 @@ class Spool:
         from fleetcount_client.ledger import Ledger  # Its filter: only with the first judgement.
 
         rows = self._file.rows("SELECT number FROM change WHERE device=?", (self._device,))
-        number, kept = rows[0][0] if rows else 0, self._file.kept
-        if self._device not in kept or kept[self._device][0] != number:
-            if len(kept) >= _LEDGERS_KEPT:
-                kept.clear()
+        number: int = rows[0][0] if rows else 0
+        if self._kept is None or self._kept[0] != number:
             # The number was read before the rows: should they be newer, they are read again next time.
-            kept[self._device] = number, Ledger(self._read_charges())
-        found: tuple[int, Ledger] = kept[self._device]
-        return found
+            self._kept = number, Ledger(self._read_charges())
+        return self._kept
 
     def charges(self) -> tuple[Charge, ...]:
         """Return every unit of a question that was answered in or is reserved, oldest first."""
@@ -261,17 +257,18 @@ class Spool:
         sessions: Sequence[SessionRow],
         form: Callable[[Sequence[SessionRow]], Beginning],
         judge: "Callable[[Ledger], PolicyRefusal | None]",
-    ) -> Report | PolicyRefusal:
+    ) -> Beginning | PolicyRefusal | None:
         """Mark a charge as sent and store coins, bytes and sessions in one transaction, if `judge` lets it.
 
         `form` gets the sessions as they are stored, if they are, and makes the answer with their keys: inside the
         transaction, so that two processes never seal under one key, and what it returns overwrites them.
         `window` is the window as it is written. `judge` sees the ledger inside the transaction, so that two
-        processes cannot spend the same budget. Returns the report, or `judge`'s refusal, one of rule "answered" when
-        the window has been answered before, or of rule "reserved" when its unit is not reserved.
+        processes cannot spend the same budget. Returns what is stored, or `judge`'s refusal, one of rule "answered"
+        when the window has been answered before, or of rule "reserved" when its unit is not reserved; None when a
+        session was forgotten or used up since it was opened.
 
         Raises:
-            MachineError: the store failed, or a session that was stored is not any more; nothing was changed.
+            MachineError: the store failed; nothing was changed.
         """
         with self.change() as (connection, ledger):
             if self.report(window_id) is not None:
@@ -287,15 +284,14 @@ class Spool:
                 return refusal
             stored = {row.session_id: row for row in self.sessions()}
             current = [stored.get(row.session_id, row) for row in sessions]
-            gone = any(row.number > 1 and row.session_id not in stored for row in sessions)
-            if gone or any(row.number > MAX_KEY_NUMBER for row in current):
-                raise MachineError("another process has forgotten a session of this answer")
+            if any(row.number > (MAX_KEY_NUMBER if row.session_id in stored else 1) for row in current):
+                return None
             begun = form(current)
             self._mark_sent(connection, ledger, ledger.dated(held))
             self._insert(connection, charge, window, begun.report)
             self._insert_entries(connection, window_id, begun.entries)
             self._put_sessions(connection, begun.sessions)
-            return begun.report
+            return begun
 
     def _mark_sent(self, connection: sqlite3.Connection, ledger: "Ledger", charge: Charge) -> None:
         times, where = (charge.asked_until, charge.counts_until), (self._device, charge.charge_id)
@@ -312,12 +308,14 @@ class Spool:
             with self._file.transaction() as connection:
                 # Under the transaction's lock no other process can charge between the judgement and the row.
                 number, ledger = self._numbered()
+                before = ledger.changes
                 yield connection, ledger
-                connection.execute(count, (self._device,))
-            self._file.kept[self._device] = number + 1, ledger
+                if ledger.changes != before:  # A transaction that writes nothing waits for no disk.
+                    connection.execute(count, (self._device,))
+                    self._kept = number + 1, ledger
         except BaseException:
             # What the block has changed in memory did not become durable: the sums are read anew.
-            self._file.kept.pop(self._device, None)
+            self._kept = None
             raise
 
     def insert_charge(self, connection: sqlite3.Connection, charge: Charge) -> None:
@@ -412,10 +410,19 @@ class Spool:
                 [(self._device, window_id, round_number, position) for position in positions],
             )
 
-    def advance(self, report: Report, phase: Phase, *, reason: str = "", entries: Iterable[OutboxEntry] = ()) -> Report:
+    def advance(
+        self,
+        report: Report,
+        phase: Phase,
+        *,
+        reason: str = "",
+        entries: Iterable[OutboxEntry] = (),
+        end: Callable[..., object] | None = None,
+    ) -> Report:
         """Move a report on, with the bytes of its next round or, into a final phase, with everything of it erased.
 
         Once the bytes of the last round are there, coins and keys are erased; after a final phase the disk holds none.
+        `end` may end the question with its last answer, in the same transaction.
 
         Raises:
             UsageError: the transition table has no such step.
@@ -425,7 +432,7 @@ class Spool:
             raise UsageError(f"a report in phase {report.phase.name} cannot become {phase.name}")
         secret = report.secret if phase is Phase.BETWEEN else b""
         moved = Report(window_id=report.window_id, phase=phase, reason=reason, secret=secret)
-        with self._file.transaction() as connection:
+        with self.change() as (connection, ledger):
             # The old phase in the condition lets one process alone make the move. The bytes of the old round go in the
             # same transaction in which those of the new one come: after a crash there is one round's, never both.
             where = (self._device, report.window_id)
@@ -437,6 +444,8 @@ class Spool:
                 raise MachineError(f"another process has moved the report on from phase {report.phase.name}")
             connection.execute("DELETE FROM parcel WHERE device=? AND window_id=?", where)
             self._insert_entries(connection, report.window_id, entries)
+            if end is not None:
+                end(change=nullcontext((connection, ledger)))
         if phase.final and not self._device:
             self._file.erase()
         return moved

@@ -145,24 +145,24 @@ class Subscriptions:
         Returns the questions that are refused, cannot be stored, or are first seen when none of their windows is left;
         of one that not all trusted aggregators have signed nothing is kept. `signals` as for `join`.
         """
-        self._forget_old()
-        refused: dict[QuestionId, Outcome] = {}
+        rows, refused = self._recent(), dict[QuestionId, Outcome]()
         for offer in offers:
             question = offer.signed.question
             refused.pop(question.question_id, None)  # Each aggregator offers it: the last word counts.
+            row = rows.pop(question.question_id, None)
             try:
+                row = row or self._rows.get(question.question_id)
                 self._trust.check_question(offer.signed)
-                known = self._known_before(question.question_id)
+                known = None if row is None else self._readable(row)
                 merged = self._with_slot(_merged(offer, known, self._trust, self._clock.now()))
                 question = merged.asked
                 if known is None and merged.next_window(-1, self._clock.now()) is None:
                     refused[question.question_id] = Outcome.of(_first_window(question), OutcomeKind.MISSED, _NONE_LEFT)
                     continue
-                refusal = self._take(merged, known, signals)
+                refusal = self._take(merged, row, known, signals)
             except (QuestionError, PeerError) as error:
                 _LOG.info("question %s on offer is not taken: %s", question.question_id, error)
-                unknown = self._rows.get(question.question_id) is None
-                refusal = PolicyRefusal(rule="aggregators", message=str(error)) if unknown else None
+                refusal = PolicyRefusal(rule="aggregators", message=str(error)) if row is None else None
             except MachineError as error:
                 _LOG.warning("question %s on offer is not taken: %s", question.question_id, error)
                 refused[question.question_id] = Outcome.of(_first_window(question), OutcomeKind.FAILED, str(error))
@@ -171,9 +171,10 @@ class Subscriptions:
                 refused[question.question_id] = _refused(question, refusal)
         return refused
 
-    def _forget_old(self) -> None:
-        """Erase question that are over for longer than a period; their charges stay."""
-        for row in self._rows.all():
+    def _recent(self) -> dict[QuestionId, QuestionRow]:
+        """Return what is known; erase questions that are over for longer than a period, but no charge."""
+        rows = {row.question_id: row for row in self._rows.all()}
+        for row in list(rows.values()):
             known = self._readable(row)
             if known is None:
                 continue
@@ -181,6 +182,8 @@ class Subscriptions:
             if row.state is not QuestionState.JOINED and over < self._clock.now():
                 self._rows.erase(row.question_id)
                 self._read.pop(row.question_id, None)
+                del rows[row.question_id]
+        return rows
 
     def _known_before(self, question_id: QuestionId) -> KnownQuestion | None:
         row = self._rows.get(question_id)
@@ -195,40 +198,38 @@ class Subscriptions:
             return _first_window(offer.signed.question)
 
     def _take(
-        self, merged: KnownQuestion, known: KnownQuestion | None, signals: Mapping[str, SignalSource] | None
+        self,
+        merged: KnownQuestion,
+        held: QuestionRow | None,
+        known: KnownQuestion | None,
+        signals: Mapping[str, SignalSource] | None,
     ) -> PolicyRefusal | None:
         question_id = merged.asked.question_id
-        row = self._rows.get(question_id)
         encoded = QUESTION_OFFER.encode(merged.offer)
         now = self._clock.now()
-        if row is None:
-            row = QuestionRow(
-                question_id=question_id,
-                name=merged.asked.name,
-                offer=encoded,
-                state=QuestionState.OFFERED,
-                changed_at=now,
-                reason="",
-            )
-            self._rows.put(row)
-        elif encoded != row.offer:
+        row = held or QuestionRow(
+            question_id=question_id,
+            name=merged.asked.name,
+            offer=encoded,
+            state=QuestionState.OFFERED,
+            changed_at=now,
+            reason="",
+        )
+        if encoded != row.offer:
             row = replace(row, offer=encoded)
-            self._rows.put(row)
         self._read[question_id] = encoded, merged
-        if row.state is QuestionState.JOINED:
-            self._obey(row, merged, known)
-        elif row.state in _ANY_TIME and (self._rule is JoinRule.AUTO or merged.asked.schedule.windows == 1):
+        if row.state in _ANY_TIME and (self._rule is JoinRule.AUTO or merged.asked.schedule.windows == 1):
             # What is asked once is answered as the policy says; the owner is asked about what goes on.
-            return None if merged.is_over(now) else self.join(question_id, signals)
+            if not merged.is_over(now):
+                return self._join(row, held, merged, signals)
+        elif row.state is QuestionState.JOINED and (known is None or known.stopped != merged.stopped):
+            # A stop frees what it has made pointless; nothing is freed by a pause, whose windows may come back.
+            units = open_units(merged.asked, now, (*merged.stopped, *merged.of_others))
+            self._rows.leave(row, frozenset(unit_id(question_id, unit) for unit in units))
+            return None
+        if row != held:
+            self._rows.put(row)
         return None
-
-    def _obey(self, row: QuestionRow, question: KnownQuestion, before: KnownQuestion | None) -> None:
-        """Free what a stop has made pointless; nothing is freed by a pause, whose windows may come back."""
-        if before is not None and before.stopped == question.stopped:
-            return
-        units = open_units(question.asked, self._clock.now(), (*question.stopped, *question.of_others))
-        keep = frozenset(unit_id(row.question_id, unit) for unit in units)
-        self._rows.leave(row, keep)
 
     # What the owner says.
 
@@ -241,17 +242,21 @@ class Subscriptions:
             UsageError: no such question is known.
         """
         row = self._row(question_id)
+        return self._join(row, row, self.known(row), signals)
+
+    def _join(
+        self,
+        row: QuestionRow,
+        held: QuestionRow | None,
+        known: KnownQuestion,
+        signals: Mapping[str, SignalSource] | None,
+    ) -> PolicyRefusal | None:
         if row.state is QuestionState.JOINED:
             return None
-        charges = self._charges(self.known(row), signals)
-        now, refusal = self._clock.now(), charges if isinstance(charges, PolicyRefusal) else None
-        if not isinstance(charges, PolicyRefusal):
-            joined = replace(row, state=QuestionState.JOINED, changed_at=now, reason="", rule="")
-            refusal = self._rows.join(joined, charges, self._judge)
-        if refusal is not None and (row.state, row.reason) != (QuestionState.REFUSED, refusal.message):
-            refused = replace(row, state=QuestionState.REFUSED, changed_at=now)
-            self._rows.put(replace(refused, reason=refusal.message, rule=refusal.rule))
-        return refusal
+        charges, now = self._charges(known, signals), self._clock.now()
+        if isinstance(charges, PolicyRefusal):
+            return self._rows.join(row, (), lambda _, __: charges, now, held)
+        return self._rows.join(row, charges, self._judge, now, held)
 
     def take_part(
         self, question_id: QuestionId, signals: Mapping[str, SignalSource] | None = None
@@ -260,9 +265,10 @@ class Subscriptions:
         row = self._rows.get(question_id)
         if row is None:
             return None
-        if self.known(row).is_over(self._clock.now()):
+        known = self.known(row)
+        if known.is_over(self._clock.now()):
             return PolicyRefusal(rule=row.rule, message=row.reason) if row.state is QuestionState.REFUSED else None
-        return self.join(question_id, signals)
+        return self._join(row, row, known, signals)
 
     def would_refuse(
         self, offer: QuestionOffer, signals: Mapping[str, SignalSource] | None = None
@@ -415,10 +421,18 @@ class Subscriptions:
 
     def finish(self, question_id: QuestionId, after: int) -> None:
         """Write a joined question as ended once no window behind `after` is left, and free what was not sent."""
+        if (end := self.ending(question_id, after)) is not None:
+            end()
+
+    def ending(self, question_id: QuestionId, after: int) -> Callable[..., object] | None:
+        """Return what `finish` does, which takes the `change` that it is to be a part of; None for nothing."""
         row, now = self._rows.get(question_id), self._clock.now()
-        if row is not None and row.state is QuestionState.JOINED and self.known(row).is_over(now, after):
-            reason = row.reason or "no window is left"
-            self._rows.leave(replace(row, state=QuestionState.ENDED, changed_at=now, reason=reason))
+        if row is None or row.state is not QuestionState.JOINED:
+            return None
+        if (known := self._readable(row)) is None or not known.is_over(now, after):
+            return None
+        ended = replace(row, state=QuestionState.ENDED, changed_at=now, reason=row.reason or "no window is left")
+        return partial(self._rows.leave, ended)
 
 
 def _refused(question: Question, refusal: PolicyRefusal) -> Outcome:

@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 from fleetcount_mechanisms.randomness import RandomSource, uniform_below
 from fleetcount_protocol.clock import AnchoredClock, Clock
-from fleetcount_protocol.errors import RejectReason
+from fleetcount_protocol.errors import Refused, RejectReason
 
 _LONGEST_SLEEP_S: Final = 30.0
 _BELIEVED_AFTER_S: Final = 60.0
@@ -225,7 +225,7 @@ class Activity:
                 tasks = [group.create_task(self._part(part)) for part in parts]
         except BaseExceptionGroup as ended:
             first = ended.exceptions[0]
-            if isinstance(first, _Refused):
+            if isinstance(first, Refused):
                 return first.reason
             raise first from None
         finally:
@@ -238,13 +238,5 @@ class Activity:
         if self._waiting:
             await self.close_if_resting()
         if isinstance(answer, RejectReason):
-            raise _Refused(answer)
+            raise Refused(answer)
         return answer
-
-
-class _Refused(Exception):  # noqa: N818 - named for the event
-    """A part was refused for a reason, which ends the others."""
-
-    def __init__(self, reason: RejectReason) -> None:
-        super().__init__(reason)
-        self.reason = reason
