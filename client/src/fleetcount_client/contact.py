@@ -40,7 +40,7 @@ class TrustStore:
         trusted: dict[AggregatorId, TrustedAggregator] = {one.aggregator_id: one for one in aggregators}
         self._deployment = deployment
         self._trusted = MappingProxyType(trusted)
-        self._checked: set[bytes] = set()
+        self._checked = set[object]()
 
     @property
     def deployment(self) -> str:
@@ -84,10 +84,12 @@ class TrustStore:
         from fleetcount_protocol.question.key_list import verify_key_list  # As above.
 
         name = listed.key_list.aggregator_id
-        described = {one.aggregator_id: one for one in question.aggregators}
-        if name not in described:
+        described = next((one for one in question.aggregators if one.aggregator_id == name), None)
+        if described is None:
             raise QuestionError(f"key list of {name}, which the question does not list")
-        verify_key_list(listed, described[name], self._trusted.get(name))
+        if (listed, described) not in self._checked:
+            verify_key_list(listed, described, self._trusted.get(name))
+            self._checked.add((listed, described))
 
     def check_order(self, signed: "SignedOrder", question: Question) -> None:
         """Check that an aggregator of a checked question has signed an order, and may give it.

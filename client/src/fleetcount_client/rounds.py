@@ -372,11 +372,6 @@ class QuestionLoop:
         if not isinstance(survivors, tuple):
             _LOG.info("window %d of question %s is not asked: %s", index, question.asked.name, survivors.value)
             return None
-        return await self._answer_after(question, index, survivors, signals)
-
-    async def _answer_after(
-        self, question: KnownQuestion, index: int, survivors: tuple[int, ...], signals: Mapping[str, SignalSource]
-    ) -> Outcome | None:
         question_id, name = question.asked.question_id, question.asked.name
         window = window_at(question.asked, index, survivors)
         if window.window_id in self.under_way:
@@ -388,9 +383,8 @@ class QuestionLoop:
             if isinstance(assignment, PolicyRefusal):
                 _LOG.info("window %d of question %s is not answered: %s", index, name, assignment.message)
                 # What is not reserved was left out when the question was joined: nobody asks for it.
-                if assignment.rule == "reserved":
-                    return None
-                return Outcome.of(window, OutcomeKind.REFUSED, assignment.message, assignment.rule)
+                refused = Outcome.of(window, OutcomeKind.REFUSED, assignment.message, assignment.rule)
+                return None if assignment.rule == "reserved" else refused
 
             def still_asked() -> bool:
                 now = self.book.joined(question_id)
