@@ -12,6 +12,7 @@ from fleetcount_client.config import DeliverySettings
 from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.policy import Trust
 from fleetcount_client.question_rows import QuestionState
+from fleetcount_client.spool import SpoolFile
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.window.fields import UploadStyle
 
@@ -115,3 +116,13 @@ async def test_what_an_offer_does_not_change_is_not_written(tmp_path: Path, stat
     assert [one.rule for one in first.values()] == [one.rule for one in again.values()] == rules
     assert once == ["questions", "device", "questions", "questions"]
     assert statements.commits() == once
+
+
+def test_the_charges_of_devices_that_share_a_file_are_read_once_each(tmp_path: Path, statements: Statements) -> None:
+    file = SpoolFile(tmp_path / "device.db", durable=False)
+    spools = [file.device(str(number)) for number in range(20)]
+
+    for _ in range(3):
+        assert {spool.charges() for spool in spools} == {()}
+
+    assert sum(" FROM ledger" in statement for statement in statements) == len(spools)

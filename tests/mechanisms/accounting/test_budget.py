@@ -21,6 +21,10 @@ def direct(noise: GaussianNoise | TwoSidedNoise) -> Design:
     return Design(answer=Truth(5), noise=noise, values=5, aggregators=2)
 
 
+def test_the_order_of_a_promise_is_found_once() -> None:
+    assert LossBudget.for_promise(Fraction(10), DELTA) is MONTH
+
+
 @pytest.mark.parametrize(
     ("epsilon", "order", "rho"), [(1, 35, 0.01497), (2, 19, 0.0561), (5, 9, 0.3113), (10, 5, 1.0889), (20, 3, 3.53)]
 )
