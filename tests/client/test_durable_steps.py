@@ -13,11 +13,13 @@ from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.policy import Trust
 from fleetcount_client.question_rows import QuestionState
 from fleetcount_client.spool import SpoolFile
+from fleetcount_protocol.ids import WindowId
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.window.fields import UploadStyle
 
 from tests.client.deployment import START, Deployment, open_policy
 from tests.client.test_delivery import make, only
+from tests.client.test_spool import charge
 
 AT_ONCE = DeliverySettings(spread=Fraction(1, 10**9))
 JOINED = "ledger questions change"
@@ -126,3 +128,20 @@ def test_the_charges_of_devices_that_share_a_file_are_read_once_each(tmp_path: P
         assert {spool.charges() for spool in spools} == {()}
 
     assert sum(" FROM ledger" in statement for statement in statements) == len(spools)
+
+
+@pytest.mark.parametrize(("name", "windows", "looks"), [("", 17, 1), ("one of many", 16, 1), ("one of many", 17, 3)])
+def test_a_device_that_shares_its_file_keeps_the_charges_of_few_windows_in_memory(
+    tmp_path: Path, statements: Statements, name: str, windows: int, looks: int
+) -> None:
+    file = SpoolFile(tmp_path / "device.db", durable=False)
+    with file.device(name).change() as (connection, _):
+        for number in range(windows):
+            file.device(name).insert_charge(connection, charge(WindowId(number.to_bytes(32))))
+    statements.clear()
+    spool = file.device(name)
+
+    for _ in range(3):
+        assert len(spool.charges()) == windows
+
+    assert sum(" FROM ledger" in statement for statement in statements) == looks

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
     from fleetcount_protocol.window.signing import TrustedAggregator
 
 
-# The aggregators that a device trusts, and the question that it has checked.
-#
-# A question is checked once: its bytes never change. Never judges whether the owner wants to answer (policy).
+# A question and a key list are checked once: their bytes never change.
 
 
 class TrustStore:

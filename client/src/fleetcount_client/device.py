@@ -107,7 +107,7 @@ class Device:
 
     @cached_property
     def questions(self) -> "Subscriptions":
-        """The question this device knows of and takes part in, for its owner to join and leave."""
+        """The questions this device knows of and takes part in."""
         from fleetcount_client.subscriptions import Subscriptions  # As below.
 
         return Subscriptions(

@@ -66,6 +66,9 @@ class Ledger:
         """Return the charge of an id, None when there is none."""
         return self._charges.get(charge_id)
 
+    def __len__(self) -> int:
+        return len(self._charges)
+
     @property
     def charges(self) -> tuple[Charge, ...]:
         """Every charge, oldest first."""

@@ -291,10 +291,6 @@ def _outbox_entries(window: Window, keys: Sequence[WindowKey], parts: ReportPart
     return entries
 
 
-# A device's way through the windows of the question it has joined: each at its time, skipped ones left out.
-#
-# Waits and decides the order; which windows and at what price is the book's, how one is answered that of the rounds.
-
 _LOG: Final = logging.getLogger(__name__)
 _LOOK_S: Final = 60.0
 """How often at least a device that waits for a window looks whether it still takes part, and for missing keys."""

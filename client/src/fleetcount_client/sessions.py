@@ -249,11 +249,6 @@ def _expiry(wanted: int, ends: int) -> int:
     return min(-(-wanted // SESSION_EXPIRY_STEP_S), ends // SESSION_EXPIRY_STEP_S) * SESSION_EXPIRY_STEP_S
 
 
-# Delivery of stored bytes: each part from its moment on, the same bytes until its receipt or until the window closes.
-#
-# Seals nothing, draws no coin and never changes a byte.
-
-
 class DeliveryEnd(enum.Enum):
     """How the delivery of one round ended, where no aggregator refused it."""
 
@@ -273,7 +268,7 @@ def worth_retrying(reason: RejectReason) -> bool:
 
 
 class Delivery:
-    """Delivers the entries of one device."""
+    """Delivers stored bytes and never changes one: each from its moment on, until its receipt or the window ends."""
 
     def __init__(
         self,

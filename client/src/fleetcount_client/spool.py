@@ -42,6 +42,8 @@ APPLICATION_ID: Final = 0x46435350
 """'FCSP' in the file's header: another program's database is refused, not adopted."""
 
 _BUSY_TIMEOUT_S: Final = 5.0
+_SHARED_KEEPS: Final = 16
+"""So many charges at most are kept in memory of a device whose file is others' as well."""
 _TABLES: Final = (
     "CREATE TABLE device(name TEXT PRIMARY KEY, created_at REAL NOT NULL, first_valid INTEGER, secret BLOB)"
     " WITHOUT ROWID",
@@ -233,10 +235,15 @@ class Spool:
 
         rows = self._file.rows("SELECT number FROM change WHERE device=?", (self._device,))
         number: int = rows[0][0] if rows else 0
-        if self._kept is None or self._kept[0] != number:
-            # The number was read before the rows: should they be newer, they are read again next time.
-            self._kept = number, Ledger(self._read_charges())
-        return self._kept
+        if self._kept is not None and self._kept[0] == number:
+            return self._kept
+        # The number was read before the rows: should they be newer, they are read again next time.
+        return self._keep(number, Ledger(self._read_charges()))
+
+    def _keep(self, number: int, ledger: "Ledger") -> "tuple[int, Ledger]":
+        # Else thousands of simulated devices take gigabytes.
+        self._kept = (number, ledger) if not self._device or len(ledger) <= _SHARED_KEEPS else None
+        return number, ledger
 
     def charges(self) -> tuple[Charge, ...]:
         """Return every unit of a question that was answered in or is reserved, oldest first."""
@@ -312,7 +319,7 @@ class Spool:
                 yield connection, ledger
                 if ledger.changes != before:  # A transaction that writes nothing waits for no disk.
                     connection.execute(count, (self._device,))
-                    self._kept = number + 1, ledger
+                    self._keep(number + 1, ledger)
         except BaseException:
             # What the block has changed in memory did not become durable: the sums are read anew.
             self._kept = None

@@ -1,4 +1,4 @@
-"""The question a device takes part in: checks offers and orders, joins and leaves, and says which window comes next.
+"""The questions a device takes part in: checks offers and orders, joins and leaves, says which window comes next.
 
 Whether a device takes part follows from the clock, the budget, the owner's word and the signed question only, never
 from a truth or a place. Sends nothing and reads no signal.
@@ -111,7 +111,7 @@ class KnownQuestion:
 
 
 class Subscriptions:
-    """The question of one device, kept in its spool."""
+    """The questions of one device, kept in its spool."""
 
     def __init__(
         self,
@@ -345,7 +345,7 @@ class Subscriptions:
         return self.known(row) if row is not None and row.state is QuestionState.JOINED else None
 
     def all_joined(self) -> tuple[QuestionId, ...]:
-        """Return the question the device takes part in."""
+        """Return the questions it takes part in."""
         return tuple(row.question_id for row in self._rows.all() if row.state is QuestionState.JOINED)
 
     def known(self, row: QuestionRow) -> KnownQuestion:

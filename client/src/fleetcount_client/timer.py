@@ -100,10 +100,6 @@ async def sleep_until(timer: Timer, moment: float) -> None:
         await timer.sleep(min(left, _LONGEST_SLEEP_S))
 
 
-# When to try again: exponential delays with jitter and a cap.
-#
-# Decides delays only; never sleeps, never sends.
-
 _STEPS: Final = 1 << 20
 _LONGEST_HINT_S: Final = 300.0
 
@@ -128,7 +124,7 @@ class Retry:
 
 
 class Backoff:
-    """The delays of one question of attempts; the jitter keeps a fleet from returning in step after an outage."""
+    """The delays of one row of attempts; the jitter keeps a fleet from returning in step after an outage."""
 
     __slots__ = ("_attempt", "_hint_s", "_retry", "_source")
 
@@ -154,10 +150,6 @@ class Backoff:
         hint_s, self._hint_s = self._hint_s, 0.0
         return max(delay, hint_s + uniform_seconds(self._source, hint_s)) if hint_s else delay
 
-
-# What one device does at the same time: what is idle is closed while all of it waits for long.
-#
-# Decides no moment; whoever waits says until when.
 
 _AnswerT = TypeVar("_AnswerT")
 
