@@ -307,12 +307,32 @@ def test_speeds_are_in_metres_a_second_unless_the_scenario_says_so(tmp_path: Pat
 
     assert build(keys | {"speed_unit": "km/h"}, bins, 1, tmp_path).histogram(0).tolist() == [2, 2, 2]
     assert build(keys | {"speed_unit": "m/s"}, bins, 1, tmp_path).histogram(0).tolist() == [1, 0, 5]
-    assert "population.speed_unit is missing; allowed is one of m/s, km/h: 'speed_kmh' may be no m/s" in refusal(
+    assert "speed_unit is missing; allowed is one of m/s, km/h, mph, knots: 'speed_kmh' may be no m/s" in refusal(
         keys, bins, tmp_path
     )
     assert "population.speed_unit is given without population.speed" in refusal(
         TRACE | {"speed_unit": "km/h"}, SQUARES, tmp_path
     )
+
+
+@pytest.mark.parametrize("name", ["SOG", "speed_kn", "speed_kts", "kt", "speedKnots", "speed_mph", "speed_kmph"])
+def test_a_column_named_after_another_unit_is_no_metres_a_second_without_a_word(name: str, tmp_path: Path) -> None:
+    content = f"time,vehicle,x,y,{name}\n0,a,1,2,12.5\n"
+
+    assert f"{name!r} may be no m/s" in refusal(
+        TRACE | {"speed": name}, {"cells": "speed", "bins_kmh": [30]}, tmp_path, "t.csv", content
+    )
+
+
+@pytest.mark.parametrize(("unit", "kmh"), [("km/h", "1"), ("mph", "1.609344"), ("knots", "1.852")])
+def test_a_speed_on_an_edge_is_in_the_bin_above_it_in_every_unit(unit: str, kmh: str, tmp_path: Path) -> None:
+    speeds = [Decimal(tenths) / 10 for tenths in range(1, 400)]
+    (tmp_path / "t.csv").write_text("time,vehicle,x,y,v\n" + "".join(f"0,v{one},1,2,{one}\n" for one in speeds))
+    edges = [str(one * Decimal(kmh)) for one in speeds]
+
+    bins = build(TRACE | {"speed": "v", "speed_unit": unit}, {"cells": "speed", "bins_kmh": edges}, 1, tmp_path)
+
+    assert bins.histogram(0).tolist() == [0] + [1] * len(speeds)
 
 
 SUMO_CSV = (
