@@ -22,7 +22,7 @@ SQUARES = {"cells": "square", "size_m": 100}
 HEXAGONS = {"cells": "h3", "resolution": 9}
 TRACE = {"kind": "trace", "file": "t.csv"}
 DEGREES = TRACE | {"lon": "lon", "lat": "lat"}
-FCD = {"kind": "fcd", "file": "t.xml"}
+FCD = {"kind": "fcd", "file": "t.xml", "geo": False}
 COUNTS = {"kind": "counts", "file": "t.csv"}
 HEAD = "time,vehicle,x,y\n"
 EARTH = "time,vehicle,lon,lat\n"
@@ -360,6 +360,22 @@ def test_tables_that_sumo_writes_are_floating_car_data(tmp_path: Path) -> None:
         assert roads.histogram(1).tolist() == [0, 1, 1]
         speeds = build(fcd, {"cells": "speed", "bins_kmh": [0, 20, 50]}, 1, tmp_path)
         assert speeds.histogram(1).sum() == 2
+
+
+@pytest.mark.parametrize("question", [SQUARES, HEXAGONS | {"origin": ["11.3", "44.4"]}], ids=["square", "h3"])
+def test_floating_car_data_that_may_be_degrees_are_no_metres_without_a_word(
+    question: dict[str, Any], tmp_path: Path
+) -> None:
+    degrees = SUMO_CSV.replace("150.00;2.00", "11.342500;44.493800")
+    fcd = {"kind": "fcd", "file": "t.csv"}
+
+    assert "write geo = true in [population], or geo = false if they are metres" in refusal(
+        fcd, question, tmp_path, "t.csv", degrees
+    )
+    assert build(fcd | {"geo": False}, question, 1, tmp_path).devices == 2
+    assert build(fcd, {"cells": "edges"}, 1, tmp_path).devices == 2, "edges have names, whatever the frame"
+    (tmp_path / "t.csv").write_text(degrees.replace("11.342500", "1134.25"))
+    assert build(fcd, question, 1, tmp_path).devices == 2
 
 
 def test_a_vehicle_s_name_may_hold_a_blank_that_does_not_break(tmp_path: Path) -> None:
