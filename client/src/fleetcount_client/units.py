@@ -1,7 +1,6 @@
 """Units of signals and the exact way from one to another.
 
-Names are those of the Vehicle Signal Specification and their usual other spellings. A unit that stands in no table is
-compared with none: it is taken as its owner means it. Pure.
+Names are those of the Vehicle Signal Specification and their usual other spellings. Pure.
 """
 
 from dataclasses import dataclass
