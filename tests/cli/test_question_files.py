@@ -301,6 +301,10 @@ def test_one_window_of_several_is_asked_with_all_of_epsilon_and_says_so(fleetcou
             SPEC.replace("windows = 720", "windows = 720\none_in = 720").replace('delta = "1e-9"\n', ""),
             "one_in is 720 in direct mode, allowed: response",
         ),
+        (
+            SPEC.replace("windows = 720", "windows = 720\none_in = 720").replace('"10"', '"10"\nkind = "geometric"'),
+            "schedule.one_in is 720: one_in is 720 in direct mode, allowed: response",
+        ),
     ):
         (deployed / "spec.toml").write_text(wrong)
         refused = fleetcount(*CREATE[:-1], "wrong.question")
