@@ -367,7 +367,9 @@ def test_a_one_sided_question_has_its_share_of_the_sum_and_says_what_it_protects
     for wrong, words in (
         (down.replace('"down"', '"sideways"'), "release.direction is 'sideways'"),
         (down.replace('kind = "one-sided"\n', "").replace(thresholds, ""), "direction is 'down' of gaussian noise"),
-        (spec.replace(thresholds, ""), "release has 0 thresholds, not 72"),
+        (spec.replace(thresholds, ""), "release.thresholds is missing; allowed is a list of 72, one for each cell"),
+        (spec.replace("[5, ", "["), "release.thresholds has 71 numbers; allowed is a list of 72, one for each cell"),
+        (spec.replace("one-sided", "gaussian"), "release.thresholds is given for gaussian counts, allowed: with kind"),
         (spec.replace('epsilon = "10"', 'sd = "10"'), "'one-sided' is asked, whose noise is given by noise_epsilon"),
         (
             spec.replace('mode = "direct"', 'mode = "sampling"'),
