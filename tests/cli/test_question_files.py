@@ -410,6 +410,43 @@ def test_nobody_signs_what_was_changed_after_another_had_signed(fleetcount: Call
     assert (deployed / "q.question").read_bytes() == changed
 
 
+def test_nobody_signs_what_its_own_aggregator_would_refuse_for_its_loss_alone(
+    fleetcount: Callable, deployed: Path
+) -> None:
+    spec = SAMPLED.replace('every = "1 h"\nwindows = 720\n', "").replace(PROMISE, 'epsilon = "9"\n')
+    sign = ("question", "sign", "--config", "dep/alpha/aggregator.toml", "q.question")
+    for text in (spec, spec.replace('"in 10 min"', '"10 min after submission"\nsubmit_by = "in 1 d"')):
+        (deployed / "spec.toml").write_text(text)
+        assert fleetcount(*CREATE).code == 0
+
+        refused = fleetcount(*sign)
+
+        assert refused.code == 3
+        assert "sum to 9.00000, allowed: at most 4, by [limits] of this aggregator" in refused.error_line
+        assert not any(read_question(deployed / "q.question").signatures)
+        for suffix in ("question", "json", "seed"):
+            (deployed / f"q.{suffix}").unlink()
+
+
+def test_a_question_that_was_refused_has_its_reason_where_one_asks_for_its_state(
+    fleetcount: Callable, deployed: Path
+) -> None:
+    (deployed / "spec.toml").write_text(SPEC.replace('"in 10 min"', '"10 min after submission"\nsubmit_by = "in 1 d"'))
+    assert fleetcount(*CREATE).code == 0
+    for name in ("alpha", "beta"):
+        fleetcount("question", "sign", "--config", f"dep/{name}/aggregator.toml", "q.question")
+    asked = ("--config", "dep/alpha/aggregator.toml", "--question", "q.question")
+    assert fleetcount("question", "submit", *asked[:2], "q.question").code == 0
+    assert "is not installed at this aggregator" in fleetcount("question", "status", *asked).error_line
+    (deployed / "dep/alpha/questions/q.refused").write_text("beta does not take the question; its log says why\n")
+
+    refused = fleetcount("question", "status", *asked)
+
+    assert refused.code == 3
+    assert "was refused: beta does not take the question; its log says why" in refused.error_line
+    assert "q.refused" in refused.error_line
+
+
 def test_a_question_changed_after_signing_is_not_submitted(fleetcount: Callable, deployed: Path) -> None:
     fleetcount(*CREATE)
     for name in ("alpha", "beta"):
