@@ -173,6 +173,10 @@ BAD: dict[str, tuple[Callable[[], str | bytes], str]] = {
         "only loopback",
     ),
     "plaintext broker beyond loopback": (lambda: GOOD + '[mqtt]\nbroker = "10.0.0.1:1883"\n', "ca_file"),
+    "plaintext beside an authority": (
+        lambda: GOOD + '[mqtt]\nbroker = "10.0.0.1:1883"\nca_file = "ca.crt"\ninsecure = true\n',
+        "mqtt.insecure is true; allowed is only without ca_file",
+    ),
     "slots of a store in a file": (
         lambda: GOOD + '[mqtt]\nbroker = "127.0.0.1:1883"\nslots = 2\n',
         "mqtt.slots is 2 and store.url is missing; .*: allowed is 1",

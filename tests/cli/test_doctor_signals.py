@@ -112,6 +112,33 @@ def test_a_question_on_offer_that_is_over_by_this_clock_says_that_the_clock_is_o
     )
 
 
+def test_doctor_of_a_device_names_the_aggregator_that_does_not_answer_where_another_does(
+    fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert fleetcount("keys", "init", "--output", "dep", "--devices", "1", "--base-port", "0").code == 0
+
+    class HalfReached:
+        def __init__(self, _: object, heard: Callable[[str, str], None]) -> None:
+            self._heard = heard
+
+        async def list_questions(self) -> tuple[object, ...]:
+            self._heard("alpha", "its certificate is not accepted here")
+            self._heard("beta", "")
+            return ()
+
+        async def close(self) -> None:
+            pass
+
+    monkeypatch.setattr("fleetcount.run.doctor.transport_of", HalfReached)
+
+    ran = fleetcount("doctor", "--config", "dep/devices/0001/device.toml")
+
+    assert (ran.code, "ok      aggregators: 0 questions on offer" in ran.out) == (1, True)
+    assert "FAILED  aggregator alpha: its certificate is not accepted here" in ran.out
+    assert "aggregator beta" not in ran.out
+
+
 def test_doctor_of_a_device_reads_its_files(
     fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -286,6 +286,29 @@ def test_a_broker_s_owner_may_be_a_user_without_a_name(
     }
 
 
+@pytest.mark.parametrize("host", ["0.0.0.0", "0.0.0.0:7411", "::", "[::]:7411"])
+def test_an_address_of_everywhere_is_no_place_where_others_reach_a_party(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fleetcount: Callable, host: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    refused = fleetcount("operator", "new", "alpha", "--host", host)
+
+    assert (refused.code, f"--host is {host!r}, where others reach nobody" in refused.error_line) == (2, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_broker_is_where_the_descriptors_say(two: Path, fleetcount: Callable) -> None:
+    new(fleetcount, "gamma", "--broker", "broker.example:8883")
+    begun = ("broker", "new", "broker", *BOTH, GAMMA, "--host")
+
+    refused = fleetcount(*begun, "broker.example:8884")
+
+    assert "the descriptors name the broker 'broker.example:8883'; it must be the same" in refused.error_line
+    assert (refused.code, (two / "broker").exists()) == (2, False)
+    assert fleetcount(*begun, "broker.example").code == 0
+
+
 def let_in(fleetcount: Callable, whom: str, *, fingerprint: str = "", code: int = 0) -> str:
     said = fingerprint or fingerprint_of(Path(whom))
     ran = fleetcount("broker", "join", whom, "--directory", "broker", "--fingerprint", said)

@@ -135,6 +135,19 @@ def test_a_renewed_certificate_is_for_the_same_key_name_and_purpose(fleetcount: 
     assert PkiDirectory(made / "PKI").deny_list().keys == ()
 
 
+def test_a_certificate_is_renewed_for_as_long_as_the_present_one(fleetcount: Callable, made: Path) -> None:
+    old = enrol(fleetcount, "car")
+    renewed = ("pki", "renew", "--pki", "PKI", "--certificate", "car.crt", "--output")
+
+    assert (fleetcount(*renewed, "next.crt").code, fleetcount(*renewed, "short.crt", "--days", 3).code) == (0, 0)
+
+    def valid(one: x509.Certificate) -> timedelta:
+        return one.not_valid_after_utc - one.not_valid_before_utc
+
+    assert (valid(old), valid(load_certificate(Path("next.crt")))) == (timedelta(days=90), timedelta(days=90))
+    assert valid(load_certificate(Path("short.crt"))) == timedelta(days=3)
+
+
 def test_renewing_for_a_new_key_denies_the_old_one_at_once(fleetcount: Callable, made: Path) -> None:
     old = enrol(fleetcount, "car")
     ask(fleetcount, "new")

@@ -301,6 +301,10 @@ def test_one_window_of_several_is_asked_with_all_of_epsilon_and_says_so(fleetcou
             SPEC.replace("windows = 720", "windows = 720\none_in = 720").replace('delta = "1e-9"\n', ""),
             "one_in is 720 in direct mode, allowed: response",
         ),
+        (
+            SPEC.replace("windows = 720", "windows = 720\none_in = 720").replace('"10"', '"10"\nkind = "geometric"'),
+            "schedule.one_in is 720: one_in is 720 in direct mode, allowed: response",
+        ),
     ):
         (deployed / "spec.toml").write_text(wrong)
         refused = fleetcount(*CREATE[:-1], "wrong.question")
@@ -363,7 +367,9 @@ def test_a_one_sided_question_has_its_share_of_the_sum_and_says_what_it_protects
     for wrong, words in (
         (down.replace('"down"', '"sideways"'), "release.direction is 'sideways'"),
         (down.replace('kind = "one-sided"\n', "").replace(thresholds, ""), "direction is 'down' of gaussian noise"),
-        (spec.replace(thresholds, ""), "release has 0 thresholds, not 72"),
+        (spec.replace(thresholds, ""), "release.thresholds is missing; allowed is a list of 72, one for each cell"),
+        (spec.replace("[5, ", "["), "release.thresholds has 71 numbers; allowed is a list of 72, one for each cell"),
+        (spec.replace("one-sided", "gaussian"), "release.thresholds is given for gaussian counts, allowed: with kind"),
         (spec.replace('epsilon = "10"', 'sd = "10"'), "'one-sided' is asked, whose noise is given by noise_epsilon"),
         (
             spec.replace('mode = "direct"', 'mode = "sampling"'),
@@ -402,6 +408,43 @@ def test_nobody_signs_what_was_changed_after_another_had_signed(fleetcount: Call
     assert (ran.code, ran.out) == (3, "")
     assert "q.question was changed after it was signed: the signature of alpha does not verify" in ran.error_line
     assert (deployed / "q.question").read_bytes() == changed
+
+
+def test_nobody_signs_what_its_own_aggregator_would_refuse_for_its_loss_alone(
+    fleetcount: Callable, deployed: Path
+) -> None:
+    spec = SAMPLED.replace('every = "1 h"\nwindows = 720\n', "").replace(PROMISE, 'epsilon = "9"\n')
+    sign = ("question", "sign", "--config", "dep/alpha/aggregator.toml", "q.question")
+    for text in (spec, spec.replace('"in 10 min"', '"10 min after submission"\nsubmit_by = "in 1 d"')):
+        (deployed / "spec.toml").write_text(text)
+        assert fleetcount(*CREATE).code == 0
+
+        refused = fleetcount(*sign)
+
+        assert refused.code == 3
+        assert "sum to 9.00000, allowed: at most 4, by [limits] of this aggregator" in refused.error_line
+        assert not any(read_question(deployed / "q.question").signatures)
+        for suffix in ("question", "json", "seed"):
+            (deployed / f"q.{suffix}").unlink()
+
+
+def test_a_question_that_was_refused_has_its_reason_where_one_asks_for_its_state(
+    fleetcount: Callable, deployed: Path
+) -> None:
+    (deployed / "spec.toml").write_text(SPEC.replace('"in 10 min"', '"10 min after submission"\nsubmit_by = "in 1 d"'))
+    assert fleetcount(*CREATE).code == 0
+    for name in ("alpha", "beta"):
+        fleetcount("question", "sign", "--config", f"dep/{name}/aggregator.toml", "q.question")
+    asked = ("--config", "dep/alpha/aggregator.toml", "--question", "q.question")
+    assert fleetcount("question", "submit", *asked[:2], "q.question").code == 0
+    assert "is not installed at this aggregator" in fleetcount("question", "status", *asked).error_line
+    (deployed / "dep/alpha/questions/q.refused").write_text("beta does not take the question; its log says why\n")
+
+    refused = fleetcount("question", "status", *asked)
+
+    assert refused.code == 3
+    assert "was refused: beta does not take the question; its log says why" in refused.error_line
+    assert "q.refused" in refused.error_line
 
 
 def test_a_question_changed_after_signing_is_not_submitted(fleetcount: Callable, deployed: Path) -> None:

@@ -118,6 +118,7 @@ BAD_LINES: list[tuple[str, str, str]] = [
     ('ca_file = "aggregators.crt"', 'ca_file = "nothing.crt"', r"grpc\.ca_file is 'nothing\.crt'"),
     ('ca_file = "aggregators.crt"', 'ca_file = "."', r"grpc\.ca_file.*regular file"),
     ('ca_file = "aggregators.crt"', "", r"grpc\.ca_file is missing"),
+    ("[grpc]", "[grpc]\ninsecure = true", r"line \d+: grpc\.insecure is true; allowed is only without ca_file"),
     ('state_file = "device.db"', 'state_file = "nowhere/device.db"', r"device\.state_file.*nowhere"),
     ('largest_epsilon = "1"', 'largest_epsilon = "0"', r"policy\.largest_epsilon is '0'.*above 0"),
     ('largest_epsilon = "1"', 'largest_epsilon = "-1"', r"largest_epsilon is '-1'"),
@@ -190,6 +191,7 @@ def test_a_wrong_line_is_refused_by_name(write: Callable[[str], Path]) -> None:
     [
         ('broker = "192.0.2.1:1883"', r"mqtt\.broker.*loopback without TLS"),
         ('broker = "127.0.0.1:1883"\nclient_certificate = true', "only together with ca_file"),
+        ('broker = "b:1883"\nca_file = "device.crt"\ninsecure = true', r"mqtt\.insecure is true.*only without ca_file"),
         ('broker = "127.0.0.1:1883"\npassword_file = "device.key"', "only together with username"),
         ('broker = "127.0.0.1:1883"\nusername = "u"\npassword_file = "device.crt"', "0600"),
     ],

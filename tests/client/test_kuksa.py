@@ -549,6 +549,7 @@ def test_a_databroker_of_this_machine_needs_its_address_alone(write) -> None:  #
     [
         ('ca_file = "aggregators.crt"\nserver', "server", r"kuksa\.address is 'databroker\.vehicle:55555'.*loopback"),
         ('ca_file = "aggregators.crt"\nserver', "insecure = true\nserver", r"kuksa\.token_file.*together with ca_file"),
+        ("timeout_s = 3", "timeout_s = 3\ninsecure = true", r"kuksa\.insecure is true.*only without ca_file"),
         ('address = "databroker.vehicle:55555"', "", r"kuksa\.address is missing"),
         ('address = "databroker.vehicle:55555"', 'address = "databroker"', r"kuksa\.address is 'databroker'"),
         ('token_file = "device.key"', 'token_file = "aggregators.crt"', r"kuksa\.token_file.*0600"),

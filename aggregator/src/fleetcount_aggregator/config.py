@@ -28,6 +28,7 @@ from fleetcount_transport.server_config import (
 from fleetcount_transport.settings import (
     InconsistentError,
     blamed_on,
+    insecure,
     overridden,
     read_rows,
     read_settings,
@@ -212,7 +213,7 @@ class MqttTable:
     ca_file: Path | None = setting(Table.file_name, default=None)
     certificate_file: Path | None = setting(Table.file_name, default=None)
     key_file: Path | None = setting(Table.file_name, default=None)
-    insecure: bool = setting(Table.boolean, default=False)
+    insecure: bool = setting(insecure, default=False)
 
     def __post_init__(self) -> None:
         if self.ca_file is None and not self.insecure and not is_local(self.broker):

@@ -13,6 +13,7 @@ from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_protocol.ids import AggregatorId, is_loopback, split_endpoint
 from fleetcount_transport.settings import (
     UnfitKeyError,
+    insecure,
     names_of,
     read_rows,
     read_settings,
@@ -73,14 +74,13 @@ class DeviceTable:
 class GrpcSettings:
     """[grpc]: mutual TLS; `ca_file` says who may speak as an aggregator, None only with `insecure`, on loopback.
 
-    `relay` is "host:port" of a relay that carries every call; "" calls the aggregators themselves. `proxy` is
-    "host:port" of an HTTP proxy through which connections are made; "" for none, whatever the environment says.
+    `relay` carries every call; `proxy` is an HTTP proxy; "" is none, whatever the environment says.
     """
 
     ca_file: Path | None = setting(Table.existing_file, default=None)
     relay: str = setting(Table.endpoint, default="")
     proxy: str = setting(Table.endpoint, default="")
-    insecure: bool = setting(Table.boolean, default=False)
+    insecure: bool = setting(insecure, default=False)
 
     def __post_init__(self) -> None:
         if self.ca_file is None and not self.insecure:
@@ -96,7 +96,7 @@ class MqttSettings:
     client_certificate: bool = setting(Table.boolean, default=False)
     username: str | None = setting(Table.text, r"[^\0]{1,200}", "1 to 200 characters", default=None)
     password_file: Path | None = setting(Table.private_file, default=None)
-    insecure: bool = setting(Table.boolean, default=False)
+    insecure: bool = setting(insecure, default=False)
 
     def __post_init__(self) -> None:
         if self.ca_file is None and not self.insecure and not is_loopback(split_endpoint(self.broker)[0]):

@@ -23,7 +23,7 @@ from fleetcount_protocol.window.domain import SquareGrid, ValueDomain
 from fleetcount_protocol.window.signal import Kind, Number, Signal, Single, converted, exact
 from fleetcount_transport.key_files import read_public_file, read_secret
 from fleetcount_transport.lost_reasons import call_reason
-from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.settings import UnfitKeyError, insecure, setting, settings
 from fleetcount_transport.toml_table import Table
 
 from fleetcount_client.contact import Contact
@@ -74,7 +74,7 @@ class DatabrokerSettings:
     """[kuksa]: where a databroker is, "host:port"; plaintext without `ca_file`, beyond loopback only if `insecure`.
 
     `server_name` is the name its certificate carries where that is not the host, "" for the host. `token_file` holds a
-    JSON Web Token, which is read anew for each question. A question is given up after `timeout_s`.
+    JSON Web Token, which is read anew for each question.
     """
 
     address: str = setting(Table.endpoint)
@@ -82,7 +82,7 @@ class DatabrokerSettings:
     server_name: str = setting(Table.text, r"[A-Za-z0-9._-]{1,253}", "a host name", default="")
     token_file: Path | None = setting(Table.private_file, default=None)
     timeout_s: float = setting(Table.seconds, 0.1, 20, default=2.0)
-    insecure: bool = setting(Table.boolean, default=False)
+    insecure: bool = setting(insecure, default=False)
 
     def __post_init__(self) -> None:
         encrypted, loopback = self.ca_file is not None, is_loopback(split_endpoint(self.address)[0])

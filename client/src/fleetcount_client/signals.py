@@ -179,7 +179,7 @@ class FileSource:
 
     A bare text that is no JSON is taken as it stands, without the white space around it, and so is a number: 4.1 is
     exactly that. A file that is missing, empty, no regular file, larger than 4,096 bytes or of another shape has no
-    value, so that the device still answers: "none of them".
+    value.
     """
 
     __slots__ = ("_path",)
@@ -273,9 +273,8 @@ def _position(parts: list[object]) -> Signal:
 async def read_signal(signals: Mapping[str, SignalSource], path: str) -> Reading:
     """Return what the signal at a VSS path is now, without a value when it cannot be read or takes over 30 s.
 
-    A device without a value answers "none of them": silence would tell (docs/embedding.md, "Signals"). OSError,
-    ValueError, LookupError and ArithmeticError of a source count as "no value"; any other exception is a fault of its
-    program, named by its type and where it was raised: its text may hold a value.
+    OSError, ValueError, LookupError and ArithmeticError of a source count as "no value"; any other exception is a fault
+    of its program, named by its type and where it was raised: its text may hold a value.
 
     Raises:
         UsageError: no source is configured for the path.

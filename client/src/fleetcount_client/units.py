@@ -1,7 +1,6 @@
 """Units of signals and the exact way from one to another.
 
-Names are those of the Vehicle Signal Specification and their usual other spellings. A unit that stands in no table is
-compared with none: it is taken as its owner means it. Pure.
+Names are those of the Vehicle Signal Specification and their usual other spellings. Pure.
 """
 
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ SAME: Final = Conversion()
 
 _TABLE: Final = """
 length: mm 1/1000, cm 1/100, m 1, km 1000, inch 0.0254, mi 1609.344
-speed: m/s 1, km/h 5/18, mph 0.44704
+speed: m/s 1, km/h 5/18, kmh 5/18, kph 5/18, mph 0.44704, knots 463/900, kt 463/900
 acceleration: m/s^2 1, cm/s^2 1/100
 volume: ml 1/1000, cm^3 1/1000, l 1, m^3 1000
 angle: degrees 1, degree 1, deg 1

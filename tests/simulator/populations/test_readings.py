@@ -1,5 +1,6 @@
 """A table with a column for each signal: every row is the value that a device with these readings would answer."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,29 @@ def test_rows_may_stand_for_several_devices_and_a_place_has_two_columns(folder: 
     # Diesel in squares 1 and 2, petrol in 1; the row without an x is in none.
     assert population.histogram(0).tolist() == [7 + 9 + 10, 3, 4, 5 + 6 + 8 + 11, 0]
     assert made(folder, FUEL, PLACE, count="n", devices=630).histogram(0).sum() == 630
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("True,5\nFalse,5\n", "t.csv line 2: Vehicle.IsMoving is 'True', no value of the question, such as 'true'"),
+        (",5\n1.0,5\n", "t.csv line 3: Vehicle.IsMoving is '1.0', no value"),
+        ("true,60\nfalse,-1\n", "t.csv line 2: speed is '60', no value of the question, such as '[0, 30) km/h'"),
+        ("true,60\nfalse,-1\ntrue,5\n", ""),
+        (",\n,5\n", ""),
+    ],
+    ids=["truth values", "numbers", "range", "one of them", "empty"],
+)
+def test_a_column_that_is_spelled_in_another_way_than_the_question_is_not_none_of_them_without_a_word(
+    rows: str, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "t.csv").write_text(f"Vehicle.IsMoving,speed\n{rows}")
+
+    if said:
+        with pytest.raises(ScenarioError, match=re.escape(said)):
+            made(tmp_path, MOVING, SPEED)
+    else:
+        made(tmp_path, MOVING, SPEED)
 
 
 def test_what_is_no_table_of_readings_is_refused_with_its_place(folder: Path) -> None:

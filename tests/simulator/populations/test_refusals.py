@@ -22,7 +22,7 @@ SQUARES = {"cells": "square", "size_m": 100}
 HEXAGONS = {"cells": "h3", "resolution": 9}
 TRACE = {"kind": "trace", "file": "t.csv"}
 DEGREES = TRACE | {"lon": "lon", "lat": "lat"}
-FCD = {"kind": "fcd", "file": "t.xml"}
+FCD = {"kind": "fcd", "file": "t.xml", "geo": False}
 COUNTS = {"kind": "counts", "file": "t.csv"}
 HEAD = "time,vehicle,x,y\n"
 EARTH = "time,vehicle,lon,lat\n"
@@ -307,12 +307,32 @@ def test_speeds_are_in_metres_a_second_unless_the_scenario_says_so(tmp_path: Pat
 
     assert build(keys | {"speed_unit": "km/h"}, bins, 1, tmp_path).histogram(0).tolist() == [2, 2, 2]
     assert build(keys | {"speed_unit": "m/s"}, bins, 1, tmp_path).histogram(0).tolist() == [1, 0, 5]
-    assert "population.speed_unit is missing; allowed is one of m/s, km/h: 'speed_kmh' may be no m/s" in refusal(
+    assert "speed_unit is missing; allowed is one of m/s, km/h, mph, knots: 'speed_kmh' may be no m/s" in refusal(
         keys, bins, tmp_path
     )
     assert "population.speed_unit is given without population.speed" in refusal(
         TRACE | {"speed_unit": "km/h"}, SQUARES, tmp_path
     )
+
+
+@pytest.mark.parametrize("name", ["SOG", "speed_kn", "speed_kts", "kt", "speedKnots", "speed_mph", "speed_kmph"])
+def test_a_column_named_after_another_unit_is_no_metres_a_second_without_a_word(name: str, tmp_path: Path) -> None:
+    content = f"time,vehicle,x,y,{name}\n0,a,1,2,12.5\n"
+
+    assert f"{name!r} may be no m/s" in refusal(
+        TRACE | {"speed": name}, {"cells": "speed", "bins_kmh": [30]}, tmp_path, "t.csv", content
+    )
+
+
+@pytest.mark.parametrize(("unit", "kmh"), [("km/h", "1"), ("mph", "1.609344"), ("knots", "1.852")])
+def test_a_speed_on_an_edge_is_in_the_bin_above_it_in_every_unit(unit: str, kmh: str, tmp_path: Path) -> None:
+    speeds = [Decimal(tenths) / 10 for tenths in range(1, 400)]
+    (tmp_path / "t.csv").write_text("time,vehicle,x,y,v\n" + "".join(f"0,v{one},1,2,{one}\n" for one in speeds))
+    edges = [str(one * Decimal(kmh)) for one in speeds]
+
+    bins = build(TRACE | {"speed": "v", "speed_unit": unit}, {"cells": "speed", "bins_kmh": edges}, 1, tmp_path)
+
+    assert bins.histogram(0).tolist() == [0] + [1] * len(speeds)
 
 
 SUMO_CSV = (
@@ -340,6 +360,22 @@ def test_tables_that_sumo_writes_are_floating_car_data(tmp_path: Path) -> None:
         assert roads.histogram(1).tolist() == [0, 1, 1]
         speeds = build(fcd, {"cells": "speed", "bins_kmh": [0, 20, 50]}, 1, tmp_path)
         assert speeds.histogram(1).sum() == 2
+
+
+@pytest.mark.parametrize("question", [SQUARES, HEXAGONS | {"origin": ["11.3", "44.4"]}], ids=["square", "h3"])
+def test_floating_car_data_that_may_be_degrees_are_no_metres_without_a_word(
+    question: dict[str, Any], tmp_path: Path
+) -> None:
+    degrees = SUMO_CSV.replace("150.00;2.00", "11.342500;44.493800")
+    fcd = {"kind": "fcd", "file": "t.csv"}
+
+    assert "write geo = true in [population], or geo = false if they are metres" in refusal(
+        fcd, question, tmp_path, "t.csv", degrees
+    )
+    assert build(fcd | {"geo": False}, question, 1, tmp_path).devices == 2
+    assert build(fcd, {"cells": "edges"}, 1, tmp_path).devices == 2, "edges have names, whatever the frame"
+    (tmp_path / "t.csv").write_text(degrees.replace("11.342500", "1134.25"))
+    assert build(fcd, question, 1, tmp_path).devices == 2
 
 
 def test_a_vehicle_s_name_may_hold_a_blank_that_does_not_break(tmp_path: Path) -> None:

@@ -136,3 +136,22 @@ def test_a_trace_takes_memory_for_what_counts_not_for_its_rows(tmp_path: Path) -
     assert population.epochs == 10
     assert population.devices == 40
     assert peak < 32 * 2**20
+
+
+@pytest.mark.nightly
+@needs_sumo
+def test_traffic_is_in_metres_where_its_own_configuration_asks_for_degrees(tmp_path: Path) -> None:
+    corners = (("a", 11.30, 44.48), ("b", 11.32, 44.48), ("c", 11.32, 44.50))
+    nodes = "".join(f'<node id="{name}" x="{x}" y="{y}"/>' for name, x, y in corners)
+    (tmp_path / "n.nod.xml").write_text(f"<nodes>{nodes}</nodes>")
+    edges = '<edge id="ab" from="a" to="b"/><edge id="bc" from="b" to="c"/>'
+    (tmp_path / "e.edg.xml").write_text(f"<edges>{edges}</edges>")
+    made = ("-n", "n.nod.xml", "-e", "e.edg.xml", "--proj.utm", "-o", "grid.net.xml")
+    subprocess.run([program("netconvert"), *made], cwd=tmp_path, check=True, capture_output=True)
+    (tmp_path / "trips.rou.xml").write_text('<routes><trip id="one" depart="0" from="ab" to="bc"/></routes>')
+    degrees = '<output><fcd-output.geo value="true"/></output></configuration>'
+    (tmp_path / "run.sumocfg").write_text(CONFIG.replace("</configuration>", degrees))
+
+    from_config = driven(tmp_path, {"cells": "square", "size_m": 100}, config="run.sumocfg")
+
+    assert from_config.question.values > 1

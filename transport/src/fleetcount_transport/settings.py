@@ -61,6 +61,13 @@ def setting(
     return made  # type: ignore[no-any-return]  # dataclasses type a field as its value, too.
 
 
+def insecure(table: Table, key: str) -> bool:
+    """Read whether plaintext is meant: not beside an authority, which means TLS."""
+    if (meant := table.boolean(key)) and table.has("ca_file"):
+        raise table.refuse(key, "only without ca_file")
+    return meant
+
+
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(setting,))
 def settings(cls: type[ClassT]) -> type[ClassT]:
     """Make a class of `setting` fields a frozen dataclass."""

@@ -17,7 +17,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from fleetcount_protocol.channel.certificates import Purpose, load_authorities
 from fleetcount_protocol.errors import UsageError
-from fleetcount_simulator.network.deployments import hosts_of
+from fleetcount_simulator.network.deployments import endpoint_of, hosts_of
 
 from fleetcount.command.base import StrictCommand, one_line
 from fleetcount.command.options import PATH, read_bytes, read_text, write_file
@@ -65,6 +65,7 @@ def new(name: str, descriptors: tuple[Path, ...], host: str, output: Path | None
     check_file_name(name)
     where, port = host_and_port(host, _PORT)
     operators, output = read_operators(descriptors), output or Path(name)
+    _check_place(endpoint_of(where, port), {one.aggregator.mqtt_broker for _, one, _ in operators})
     ids = [str(one.aggregator.aggregator_id) for _, one, _ in operators]
     clients = [one for _, _, added in operators for one in (added.device_authority, added.aggregator_authority)]
     lists = [one for _, _, added in operators for one in (added.device_revocations, added.aggregator_revocations)]
@@ -78,6 +79,13 @@ def new(name: str, descriptors: tuple[Path, ...], host: str, output: Path | None
     made = begin_party(output, Purpose.BROKER, name, hosts_of(where), files, _CONF)
     runs = f"for `mosquitto -c {output / _CONF}`, once it is admitted"
     say_made(output, name, made, [(str(output / _CONF), runs)])
+
+
+def _check_place(place: str, known: set[str]) -> None:
+    """Refuse a broker that is not where the operators' descriptors send devices and aggregators to."""
+    if others := sorted(known - {"", place}):
+        named = " and ".join(map(repr, others))
+        raise UsageError(f"--host is {place!r}, but the descriptors name the broker {named}; it must be the same")
 
 
 def _conf(name: str, place: Path, host: str, port: int) -> Iterator[str]:

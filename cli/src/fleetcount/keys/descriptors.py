@@ -212,6 +212,9 @@ def authorities_pem(certificates: Sequence[x509.Certificate | x509.CertificateRe
     return b"".join(one.public_bytes(Encoding.PEM) for one in certificates)
 
 
+_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 # Refused, not listened at.
+
+
 def check_names(deployment: str, host: str, broker: str) -> None:
     """Refuse names that no deployment can have; "" stands for no broker.
 
@@ -233,12 +236,19 @@ def host_and_port(text: str, port: int) -> tuple[str, int]:
     """Return the host and the port of an option `--host HOST[:PORT]`; without a port, `port`.
 
     Raises:
-        UsageError: it is no host name or address, or no port.
+        UsageError: it is no host name or address, or no port; or the address of all that a machine has, which others
+            would take for their own.
     """
     bare = text.startswith("[") and text.endswith("]")
     if check_host(text) or (":" in text and check_host(f"[{text}]")):
-        return text.strip("[]") if bare else text, port
-    try:
-        return split_endpoint(text)
-    except UsageError:
-        raise UsageError(f"--host is {text[:60]!r}; it must be a host name or an address, or HOST:PORT") from None
+        host = text.strip("[]") if bare else text
+    else:
+        try:
+            host, port = split_endpoint(text)
+        except UsageError:
+            raise UsageError(f"--host is {text[:60]!r}; it must be a host name or an address, or HOST:PORT") from None
+    if host in _EVERYWHERE:
+        raise UsageError(
+            f"--host is {text[:60]!r}, where others reach nobody; it must be this machine's name or address"
+        )
+    return host, port

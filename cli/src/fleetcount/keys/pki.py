@@ -171,9 +171,11 @@ def _say(output: Path, issued: Issued) -> None:
 @click.option("--certificate", required=True, type=PATH, metavar="FILE.crt", help="The party's present certificate.")
 @click.option("--csr", type=PATH, metavar="FILE", help="A request for a new key; the old key is denied at once.")
 @_OUTPUT
-@_days(30)
+@click.option("--days", type=Count(1, 3650), help="How long it is valid (as long as the present one).")
 @_LIST_DAYS
-def renew(root: Path, certificate: Path, csr: Path | None, output: Path, days: int, valid_days: int | None) -> None:
+def renew(
+    root: Path, certificate: Path, csr: Path | None, output: Path, days: int | None, valid_days: int | None
+) -> None:
     """Issue the next certificate, with the names and the purpose of the present one.
 
     With a new key the party is a new one to those who count: so that it does not count twice, its old key goes onto the
@@ -181,8 +183,10 @@ def renew(root: Path, certificate: Path, csr: Path | None, output: Path, days: i
     """
     directory, old = PkiDirectory(root), _certificate(certificate)
     key = None if csr is None else read_request(csr).key
+    # One that ends before the present one is taken by no device.
+    validity = old.not_valid_after_utc - old.not_valid_before_utc if days is None else timedelta(days=days)
     with directory.locked():
-        issued = directory.renew(old, key, output, validity=timedelta(days=days), list_validity=_length(valid_days))
+        issued = directory.renew(old, key, output, validity=validity, list_validity=_length(valid_days))
     _say(output, issued)
 
 

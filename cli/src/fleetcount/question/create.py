@@ -14,11 +14,13 @@ from typing import Final, cast
 
 import click
 from fleetcount_aggregator.host.keys import load_signing_key
+from fleetcount_aggregator.process.app import limits_of
+from fleetcount_aggregator.windows.budget import charge_of_question, check_budget
 from fleetcount_mechanisms.accounting.solving import sd_of_cell
 from fleetcount_mechanisms.planning import MEAN_OF, mean_sd
 from fleetcount_mechanisms.responses import AsymmetricVector
 from fleetcount_mechanisms.statement import hidden_words
-from fleetcount_protocol.errors import SignatureError, UsageError
+from fleetcount_protocol.errors import QuestionError, SignatureError, UsageError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
 from fleetcount_protocol.question.question import (
@@ -245,8 +247,8 @@ def add_signature(path: Path, operator: Operator) -> SignedQuestion:
 
     Raises:
         UsageError: the question does not list this aggregator.
-        RefusedByPolicyError: another deployment, other keys or operators than this configuration names, or a
-            batch smaller than it allows.
+        RefusedByPolicyError: another deployment, other keys or operators than this configuration names, a
+            batch smaller or a loss larger than it allows.
         SignatureError: a signature that is there does not verify.
     """
     signed = read_question(path)
@@ -285,6 +287,11 @@ def _check_before_signing(question: Question, operator: Operator) -> None:
         raise RefusedByPolicyError(
             f"min_batch_size is {question.min_batch_size}; it must be at least {config.limits.smallest_min_batch_size}"
         )
+    try:
+        # Alone, whatever else is installed by then: one that is too large by itself never will be.
+        check_budget(charge_of_question(question.at_latest()), (), limits_of(config))
+    except QuestionError as error:
+        raise RefusedByPolicyError(f"{error}, by [limits] of this aggregator") from None
 
 
 def submit_question(path: Path, operator: Operator, now: float) -> Path:

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Final
 
 import click
+from fleetcount_aggregator.config import AggregatorConfig
 from fleetcount_aggregator.host.keys import load_signing_key
-from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.process.app import limits_of
 from fleetcount_aggregator.windows.budget import question_charge, spent_from
 from fleetcount_aggregator.windows.status import QuestionLine, read_status
@@ -41,7 +41,7 @@ from fleetcount_protocol.window.domain import signals_text
 
 from fleetcount.command.base import RefusedByPolicyError, StrictCommand, utc
 from fleetcount.command.numbers import spans_text
-from fleetcount.command.options import PATH, parse_count, read_bytes, write_file
+from fleetcount.command.options import PATH, parse_count, read_bytes, read_text, write_file
 from fleetcount.keys.operator import CONFIG, Operator, operator_of
 from fleetcount.question.files import check_name, read_question
 
@@ -158,7 +158,7 @@ def give_order(
         raise RefusedByPolicyError(
             f"{action.name.lower()} is for the leader, {leader!r}; {own!r} may stop its own part"
         )
-    installed = installed_question(question, config.store_place)
+    installed = installed_question(question, config)
     directory = config.aggregator.question_directory
     question = started_question(question, (one.order for one in installed.orders))
     taken = [one.order for one in installed.orders if one.order.aggregator_id == own]
@@ -206,19 +206,23 @@ def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
     yield f"each device: {back}; {answered}"
 
 
-def installed_question(question: Question, place: StorePlace) -> QuestionLine:
+def installed_question(question: Question, config: AggregatorConfig) -> QuestionLine:
     """Return what an operator's own aggregator knows of a question.
 
     Raises:
-        RefusedByPolicyError: it is not installed there.
+        RefusedByPolicyError: it is not installed there; with the reason if it was refused.
     """
+    place, short = config.store_place, question.question_id.hex()[:12]
     found = read_status(place).questions if place.url is not None or place.file.is_file() else ()
     for one in found:
         if one.question_id == question.question_id:
             return one
+    for path in sorted(config.aggregator.question_directory.glob("*.question")):
+        refusal = path.with_suffix(".refused")
+        if refusal.is_file() and read_question(path).question.question_id == question.question_id:
+            raise RefusedByPolicyError(f"question {short} was refused: {read_text(refusal).strip()} ({refusal})")
     raise RefusedByPolicyError(
-        f"question {question.question_id.hex()[:12]} is not installed at this aggregator; it is once it runs and all"
-        " helpers can be reached"
+        f"question {short} is not installed at this aggregator; it is once it runs and all helpers can be reached"
     )
 
 

@@ -25,6 +25,7 @@ from fleetcount_protocol.window.fields import (
     ReleaseKind,
     coarser_levels,
     levels_of,
+    opened_levels,
     shape_of,
 )
 from fleetcount_protocol.window.window import check_release_kind
@@ -211,7 +212,18 @@ def read_promise(
         direction=cast("Side", asked.direction or "up"),
         coarser=coarser_levels(spread.levels, spread.coarser(noise)),
     )
+    _check_thresholds(table, kind, len(asked.thresholds), opened_levels(domain, release).opened)
     return release, asked.delta
+
+
+def _check_thresholds(table: Table, kind: ReleaseKind, given: int, cells: int) -> None:
+    """Refuse thresholds of counts that are compared with none, and any other number than one for each cell."""
+    if kind is not ReleaseKind.ONE_SIDED:
+        if given:
+            raise table.wrong("thresholds", f"is given for {kind.label} counts, allowed: with kind = 'one-sided'")
+    elif given != cells:
+        problem = f"has {given} numbers" if given else "is missing"
+        raise table.wrong("thresholds", f"{problem}; allowed is a list of {cells}, one for each cell that is opened")
 
 
 def _check_used(table: Table, kind: ReleaseKind, shape: ScheduleShape, epsilon: Fraction | None) -> None:

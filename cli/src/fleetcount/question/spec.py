@@ -29,7 +29,7 @@ from fleetcount_protocol.limits import (
     MIN_BATCH_SIZE,
 )
 from fleetcount_protocol.question.fields import Coin, DrillDown, Participants
-from fleetcount_protocol.question.question import Question
+from fleetcount_protocol.question.question import Question, check_one_in
 from fleetcount_protocol.window.codes import CODE_ALPHABET, MAX_CODE_LENGTH, CodeForm, Codes
 from fleetcount_protocol.window.domain import (
     MAX_VALUES,
@@ -265,6 +265,8 @@ def _question(
     coin = Coin[table.choice("coin", tuple(one.name.lower() for one in Coin), "window").upper()]
     schedule = read_schedule(table, coin, now, step, levels, two_rounds=two_rounds)
     one_in = table.integer("one_in", 1, MAX_QUESTION_WINDOWS, 1)
+    if one_in > 1:  # Before what follows from it: one that is not possible has no promise.
+        check_one_in(one_in, mode, schedule.every_s)
     answer: AnswerLaw = Truth(domain.values, most_of(domain)) if mechanism is None else mechanism
     # Who is asked once in a period has one answer in it, whatever follows.
     periods, shape = (

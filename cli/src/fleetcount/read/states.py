@@ -43,7 +43,7 @@ def show_states(config_path: Path, question: Question, index: int | None, now: f
         CannotReachError: an aggregator that does not answer.
     """
     if question.schedule.first is None:
-        known = installed_question(question, operator_of(config_path).config.store_place)
+        known = installed_question(question, operator_of(config_path).config)
         question = started_question(question, (one.order for one in known.orders))
     schedule, walk = question.schedule, question.drill_down
     if index is None:

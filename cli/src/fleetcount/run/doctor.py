@@ -313,7 +313,7 @@ async def _device(path: Path) -> list[Finding]:
         findings.append(guarded("authority of aggregators", lambda: check_authority(authority, now)))
     offered, questions = await _offer(settings)
     signals = await asyncio.gather(*(check_signal(settings.signals, path, questions) for path in settings.signals))
-    return [*findings, offered, *signals]
+    return [*findings, *offered, *signals]
 
 
 def _wait(settings: DeviceSettings, now: float) -> Finding:
@@ -324,17 +324,20 @@ def _wait(settings: DeviceSettings, now: float) -> Finding:
     return note("new ledger", text)
 
 
-async def _offer(settings: DeviceSettings) -> tuple[Finding, tuple[Question, ...]]:
-    """Ask for the questions on offer, as the device itself would."""
-    transport = transport_of(settings)
+async def _offer(settings: DeviceSettings) -> tuple[list[Finding], tuple[Question, ...]]:
+    """Ask for the questions on offer, as the device itself would; an answer counts only where all can be reached."""
+    heard: dict[str, str] = {}
+    transport = transport_of(settings, heard.__setitem__)
     try:
         offers = await transport.list_questions()
     except FleetcountError as error:
-        return failed("aggregators", str(error)), ()
+        return [failed("aggregators", str(error))], ()
     finally:
         await transport.close()
     questions = {offer.signed.question.question_id: offer.signed.question for offer in offers}
-    return guarded("aggregators", lambda: judge_offers(offers, time.time())), tuple(questions.values())
+    offered = guarded("aggregators", lambda: judge_offers(offers, time.time()))
+    silent = [failed(f"aggregator {party}", trouble) for party, trouble in heard.items() if trouble]
+    return [offered, *silent], tuple(questions.values())
 
 
 def judge_offers(offers: Sequence[QuestionOffer], now: float) -> Finding:

@@ -199,7 +199,7 @@ def check_question(question: QuestionFields) -> None:
     if question.drill_down is not None:
         _check_drill_down(question, question.drill_down)
     if question.one_in != 1:
-        _check_one_in(question)
+        check_one_in(question.one_in, question.mode, question.schedule.every_s)
     if question.schedule.windows > 1:
         _check_window(question, question.schedule.windows - 1)
 
@@ -267,16 +267,13 @@ def _check_promise(question: QuestionFields) -> None:
     )
 
 
-def _check_one_in(question: QuestionFields) -> None:
-    check_range("one_in", question.one_in, 2, MAX_QUESTION_WINDOWS)
-    mode = question.mode.name.lower()
-    require(question.mode is Mode.RESPONSE, f"one_in is {question.one_in} in {mode} mode, allowed: response")
+def check_one_in(one_in: int, mode: Mode, every_s: int) -> None:
+    """Refuse a cycle in which a device may not answer once; raises QuestionError."""
+    check_range("one_in", one_in, 2, MAX_QUESTION_WINDOWS)
+    require(mode is Mode.RESPONSE, f"one_in is {one_in} in {mode.name.lower()} mode, allowed: response")
     # Or a device would answer twice in a period, each time with all of epsilon.
-    least = -(-ONE_ANSWER_PERIOD_S // question.schedule.every_s)
-    require(
-        question.one_in >= least,
-        f"one_in is {question.one_in}, allowed: {least} or more, so that a device answers once in 30 days",
-    )
+    least = -(-ONE_ANSWER_PERIOD_S // every_s)
+    require(one_in >= least, f"one_in is {one_in}, allowed: {least} or more, so that a device answers once in 30 days")
 
 
 def _check_drill_down(question: QuestionFields, walk: DrillDown) -> None:

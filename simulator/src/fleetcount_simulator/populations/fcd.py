@@ -36,10 +36,10 @@ class Keys(TraceKeys):
     file: Path = setting(
         Settings.file, about="the floating-car data: .xml, .csv, each perhaps .gz, or .parquet", example='"fcd.xml.gz"'
     )
-    geo: bool = setting(
+    geo: bool | None = setting(
         Table.boolean,
-        default=False,
-        about="true when x, y are longitude and latitude (--fcd-output.geo); default false",
+        default=None,
+        about="true when x, y are longitude and latitude (--fcd-output.geo); default false, unless all look like them",
         example="true",
     )
 
@@ -79,19 +79,34 @@ def recorded(
     fleet: Fleet,
     roads: Roads | None = None,
     *,
-    geo: bool = False,
+    geo: bool | None = None,
 ) -> Population:
-    """Return the vehicles of a file; `roads` is SUMO's network, where it is known."""
+    """Return the vehicles of a file; `roads` is SUMO's network, where it is known.
+
+    Raises:
+        ScenarioError: the file cannot be used; or `geo` is None and places are asked of what may be degrees.
+    """
+    suspected = geo is None and roads is None and asked.kind in ("square", "h3")
     frame = Frame(unit="deg" if geo else "m", speed=True, edges=True, roads=roads)
     recorder = Recorder(declare(asked, frame), clock, path.name)
     needed = (*_NEEDED, *_NEEDED_FOR.get(asked.kind, ()))
+    for piece in _pieces(path, needed, geo=bool(geo)):
+        suspected = suspected and bool((abs(piece.positions.x) <= 180).all() and (abs(piece.positions.y) <= 90).all())
+        recorder.add(piece)
+    population = recorder.close(fleet)
+    if suspected:
+        said = "all x are within 180 and all y within 90, as longitudes and latitudes are"
+        raise ScenarioError(f"{path.name}: {said}; write geo = true in [population], or geo = false if they are metres")
+    return population
+
+
+def _pieces(path: Path, needed: tuple[str, ...], *, geo: bool) -> Iterator[Sightings]:
     if path.suffix.lower() == ".parquet" or ".csv" in path.suffixes:
         for batch in read_table(path, _columns(needed, _written_first(path), geo=geo), ";", only_with="lane"):
-            recorder.add(_of_table(batch))
+            yield _of_table(batch)
     else:
         for rows in _rows(path, needed):
-            recorder.add(_sightings(rows, path.name, geo=geo))
-    return recorder.close(fleet)
+            yield _sightings(rows, path.name, geo=geo)
 
 
 def _written_first(path: Path) -> str:

@@ -78,14 +78,23 @@ def _counts(keys: Keys, columns: Columns) -> Integers:
         roles[_COUNT] = Column(name=keys.count, form="count", low=0, high=MAX_DEVICES)
     found = np.zeros(columns.cross.values + 1, dtype=np.int64)
     known: list[dict[tuple[str, ...], int]] = [{} for _ in columns.names]
+    strange: dict[tuple[str, ...], str] = {}
     for batch in read_table(keys.file, roles):
-        values = np.array(_values(batch, columns, known), dtype=np.int64)
+        values = np.array(_values(batch, columns, known, strange), dtype=np.int64)
         np.add.at(found, values, 1 if keys.count is None else batch.numbers[_COUNT].astype(np.int64))
+    if said := next(filter(None, strange.values()), None):
+        raise ScenarioError(said)
     return found
 
 
-def _values(batch: Batch, columns: Columns, known: list[dict[tuple[str, ...], int]]) -> list[int]:
-    """Return the value of every row; `known` has for each part values that were found before."""
+def _values(
+    batch: Batch, columns: Columns, known: list[dict[tuple[str, ...], int]], strange: dict[tuple[str, ...], str]
+) -> list[int]:
+    """Return the value of every row; `known` has for each part values that were found before.
+
+    `strange` has of a part the first reading that is none of its values, "" once another is: if none ever is, the
+    column is spelled or measured in another way than the question.
+    """
     parts: list[list[int]] = []
     for part, names, memory in zip(columns.cross.parts, columns.names, known, strict=True):
         if len(memory) > _REMEMBERED:
@@ -98,6 +107,12 @@ def _values(batch: Batch, columns: Columns, known: list[dict[tuple[str, ...], in
                 except ValueError as error:
                     what = f"{' and '.join(names)} is {shown(str(error))}, not a number like -12.5"
                     raise ScenarioError(f"{batch.place.of(row)}: {what}") from None
+                if memory[texts]:
+                    strange[names] = ""
+                elif "" not in texts:
+                    what = f"{' and '.join(names)} is {shown(','.join(texts))}"
+                    none = f"no value of the question, such as {shown(domain.label(1))}, nor is any other of its column"
+                    strange.setdefault(names, f"{batch.place.of(row)}: {what}, {none}")
             values.append(memory[texts])
         parts.append(values)
     return [columns.cross.together(row) for row in zip(*parts, strict=True)]

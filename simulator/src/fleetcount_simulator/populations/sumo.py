@@ -166,8 +166,9 @@ def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> P
         data = directory / "fcd.xml.gz"
         ends = () if keys.config is not None and keys.duration_s is None else ("--end", str(keys.seconds))
         recording = ("--fcd-output", str(data), "--device.fcd.period", str(keys.step_s), "--seed", str(seed % 2**31))
-        sumo.run("sumo", (*arguments, *ends, *recording, *_QUIET), directory, float(keys.timeout_s))
-        return recorded(data, asked, clock, fleet, roads)
+        metres = ("--fcd-output.geo", "false")  # A configuration of its own may ask for degrees.
+        sumo.run("sumo", (*arguments, *ends, *recording, *metres, *_QUIET), directory, float(keys.timeout_s))
+        return recorded(data, asked, clock, fleet, roads, geo=False)
 
 
 def sumo_home() -> Path:

@@ -6,14 +6,16 @@ road edge are read when their columns are named.
 
 import re
 from collections.abc import Iterator, Mapping
+from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 from fleetcount_transport.settings import UnfitKeyError, setting, settings
 from fleetcount_transport.toml_table import Table
 
 from fleetcount_simulator.cells import RECORDED, CellSpec, declare, read
-from fleetcount_simulator.cells.model import Frame, Positions
+from fleetcount_simulator.cells.model import Floats, Frame, Positions
 from fleetcount_simulator.cells.settings import Settings
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
@@ -24,8 +26,13 @@ from fleetcount_simulator.populations.tables import Batch, read_table
 
 _LATITUDE: Final = re.compile(r"lat", re.IGNORECASE)
 _DEGREES: Final = re.compile(r"(lat|latitude|lon|lng|long|longitude)(_?deg(rees)?)?$", re.IGNORECASE)
-_PER_MPS: Final = {"m/s": 1.0, "km/h": 3.6}
-_NO_MPS: Final = re.compile(r"km_?/?h|kph|mph|knots?$", re.IGNORECASE)
+_IN_MPS: Final = {
+    "m/s": Fraction(1),
+    "km/h": Fraction(5, 18),
+    "mph": Fraction("0.44704"),
+    "knots": Fraction(463, 900),
+}
+_NO_MPS: Final = re.compile(r"km_?/?h|kph|mph|knots?$|(^|_)(kn|kts?|sog)$", re.IGNORECASE)
 ABOUT: Final = "sightings (CSV or Parquet), sorted by time: time, vehicle, x and y or lon and lat, perhaps speed, edge"
 CELLS: Final = RECORDED
 
@@ -89,9 +96,9 @@ class Keys(TraceKeys):
     )
     speed_unit: str | None = setting(
         Table.choice,
-        tuple(_PER_MPS),
+        tuple(_IN_MPS),
         default=None,
-        about='"m/s" (default) or "km/h"; required where the column is named after another unit than m/s',
+        about='"m/s" (default), "km/h", "mph" or "knots"; required where the column is named after another than m/s',
         example='"km/h"',
     )
     edge: str | None = setting(
@@ -107,8 +114,8 @@ def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> P
     """
     columns = _columns(keys)
     asked = read(question, folder, CELLS)
-    clock, fleet, per_mps = keys.clock(None), keys.fleet(seed), _PER_MPS[keys.speed_unit or "m/s"]
-    return recorded(keys.file, columns, asked, clock, fleet, keys.delimiter, per_mps)
+    clock, fleet, unit = keys.clock(None), keys.fleet(seed), _IN_MPS[keys.speed_unit or "m/s"]
+    return recorded(keys.file, columns, asked, clock, fleet, keys.delimiter, unit)
 
 
 def recorded(
@@ -118,17 +125,17 @@ def recorded(
     clock: Clock,
     fleet: Fleet,
     delimiter: str = ",",
-    per_mps: float = 1.0,
+    unit: Fraction = Fraction(1),
 ) -> Population:
     """Return the vehicles of a table whose columns are known, by the roles time, vehicle, x, y, speed and edge.
 
-    `per_mps` is what the column of the speed has for a metre per second.
+    `unit` is what the column of the speed is in, in metres a second.
     """
     degrees = columns["x"].high == 180
     frame = Frame(unit="deg" if degrees else "m", speed="speed" in columns, edges="edge" in columns)
     recorder = Recorder(declare(asked, frame), clock, path.name)
     suspected = asked.kind == "square" and not degrees and all(_DEGREES.match(columns[one].name) for one in "xy")
-    for piece in _pieces(path, columns, delimiter, per_mps, degrees=degrees):
+    for piece in _pieces(path, columns, delimiter, unit, degrees=degrees):
         if suspected:
             _refuse_degrees(piece.positions, path.name, columns["x"].name, columns["y"].name)
         recorder.add(piece)
@@ -146,20 +153,28 @@ def _refuse_degrees(positions: Positions, file: str, x: str, y: str) -> None:
 
 
 def _pieces(
-    path: Path, columns: Mapping[str, Column], delimiter: str, per_mps: float, *, degrees: bool
+    path: Path, columns: Mapping[str, Column], delimiter: str, unit: Fraction, *, degrees: bool
 ) -> Iterator[Sightings]:
     for batch in read_table(path, columns, delimiter):
         speed = batch.numbers.get("speed")
         positions = Positions(
             x=batch.numbers["x"],
             y=batch.numbers["y"],
-            speed_mps=None if speed is None else speed / per_mps,
+            speed_mps=None if speed is None else _in_mps(speed, unit),
             edges=batch.texts.get("edge"),
         )
         if degrees:
             _check_fix(batch)
         times, vehicles = batch.numbers["time"], batch.texts["vehicle"]
         yield Sightings(times=times, vehicles=vehicles, positions=positions, place=batch.place.of)
+
+
+def _in_mps(speeds: Floats, unit: Fraction) -> Floats:
+    """Return speeds in metres a second, each rounded once: so 6.1 km/h is 6.1 again where a question asks for km/h."""
+    if unit == 1:
+        return speeds
+    found, places = np.unique(speeds, return_inverse=True)
+    return np.array([float(unit * Fraction(repr(one))) for one in found.tolist()])[places]
 
 
 def _check_fix(batch: Batch) -> None:
@@ -188,7 +203,7 @@ def _columns(keys: Keys) -> dict[str, Column]:
         raise UnfitKeyError("speed_unit", problem="is given without population.speed, the column of the speed")
     if keys.speed is not None:
         if keys.speed_unit is None and _NO_MPS.search(keys.speed):
-            raise UnfitKeyError("speed_unit", allowed=f"one of {', '.join(_PER_MPS)}: {keys.speed!r} may be no m/s")
+            raise UnfitKeyError("speed_unit", allowed=f"one of {', '.join(_IN_MPS)}: {keys.speed!r} may be no m/s")
         columns["speed"] = Column(name=keys.speed, form="number", low=0, high=1000)
     if keys.edge is not None:
         columns["edge"] = Column(name=keys.edge)
