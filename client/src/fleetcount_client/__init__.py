@@ -1,8 +1,8 @@
 """What a device embeds to answer counting questions: `Device`, the owner's policy, transports and the values they
 exchange.
 
-What is exported here is for users, with a stability word each in docs/api.md; code of this repository imports from the
-modules. Loads nothing before a name is used: never NumPy, and a transport's library only when it is used.
+What is exported is for users (docs/api.md says how stable); this repository imports from the modules. Loads nothing
+before a name is used: never NumPy, and a transport's library only when it is used.
 """
 
 from typing import TYPE_CHECKING

@@ -19,8 +19,6 @@ from fleetcount_transport.toml_values import Range, exact_number
 from fleetcount_client.signals import Said
 
 # A position on Earth as metres of a zone of UTM, the units of a square grid that has a place.
-#
-# Pure; standard library only. Never learns whose position it is.
 
 _SEMI_MAJOR_AXIS_M: Final = 6_378_137.0
 _FLATTENING: Final = 1 / 298.257_222_101

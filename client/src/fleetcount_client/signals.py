@@ -322,9 +322,6 @@ def _unread(error: Exception) -> Reading:
     return Reading(fault=f"reading it raised {type(error).__name__}{where}")
 
 
-# Which kinds of readings can be a value of a domain at all.
-
-
 def _asked(domain: Bins | Numbers | SquareGrid | H3Cells | Prefixes) -> Kind:
     if isinstance(domain, Prefixes):
         return Kind.NUMBER if domain.codes is None else Kind.TEXT

@@ -1,6 +1,6 @@
 """Time as an argument for what waits: a clock and a sleep.
 
-Never decides how long to wait.
+Decides no delay but those of retries.
 """
 
 import asyncio

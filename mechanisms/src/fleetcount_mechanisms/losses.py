@@ -253,9 +253,6 @@ def neighbours_of(values: int) -> Neighbours:
     return Neighbours.ONE_CELL if require_at_least("values", values, 1) == 1 else Neighbours.TWO_CELL
 
 
-# One message, one pair of messages, the exact difference: the first table of losses.
-
-
 def message_epsilon_of_face(face_probability: float, sampling_rate: float) -> float:
     """Return ln(1 + p/pi_v), the loss of one round-two message that says v ([SP] Equation 29).
 
@@ -309,9 +306,6 @@ def exposure(sampling_rate: Fraction, queries: int) -> Fraction:
         MechanismError: p not in (0, 1], or Q below 0.
     """
     return 1 - (1 - checked_rate(sampling_rate)) ** require_at_least("queries", queries, 0)
-
-
-# The noised release: every aggregator adds full-strength geometric noise to the difference.
 
 
 def checked_rate(sampling_rate: object) -> Fraction:

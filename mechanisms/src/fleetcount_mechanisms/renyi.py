@@ -220,9 +220,6 @@ def gaussian_divergence(cells: int, windows: int, variance: Fraction, order: Fra
     return checked_order(order) * gaussian_rho(cells, windows, variance)
 
 
-# One unit of a panel coin: with probability p all m answers are in the sample, otherwise none.
-
-
 def checked_rate(rate: Fraction) -> Fraction:
     """Return a sampling rate.
 

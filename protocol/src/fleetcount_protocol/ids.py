@@ -98,8 +98,6 @@ class UserName(str):
 
 
 # The one grammar of "host:port": of windows and descriptors, of every configuration and of the command line.
-#
-# It checks the spelling, never whether a server listens there.
 
 _HOST: Final = "and a host that is an address or a name of letters, digits and inner '-' (no '_', no '.' at its end)"
 ENDPOINT: Final = f"host:port with a port from 1 to 65535 {_HOST}"

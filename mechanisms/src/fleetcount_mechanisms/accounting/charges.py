@@ -297,9 +297,6 @@ def _geometric(noise: NoiseLaw) -> Fraction:
     return noise.epsilon
 
 
-# One-sided losses: the divergence is the sum of the losses, at every order.
-
-
 def _one_way(design: Design) -> bool:
     return design.charge_relation.one_way
 
@@ -308,9 +305,6 @@ def _one_way_loss(design: Design) -> Fraction:
     if isinstance(design.noise, OneSidedNoise):
         return sum((cast("OneSidedNoise", law).epsilon for law in design.laws), Fraction(0))
     return Fraction(design.local_epsilon or 0)
-
-
-# One answer without a sampling coin: the truth, or a randomized one.
 
 
 def _local(design: Design) -> Fraction | None:

@@ -101,9 +101,6 @@ def _lines(audience: AdversaryView, design: Design, shape: ScheduleShape, delta:
         yield from _revealed(audience, design, shape)
 
 
-# Finite losses.
-
-
 def _finite(
     audience: AdversaryView,
     losses: QuestionLosses,
@@ -190,9 +187,6 @@ def _message_losses(design: Design, shape: ScheduleShape, delta: Fraction) -> Qu
     )
 
 
-# Truths that are seen with some probability.
-
-
 def _revealed(
     audience: AdversaryView, design: Design, shape: ScheduleShape, *, sure: bool = False
 ) -> Iterator[AdversaryView]:
@@ -226,9 +220,6 @@ def _chance(chance: Fraction) -> str:
     if chance >= Fraction(1, 1000):
         return str(_ceiling(chance, _PLACES))
     return str(_SMALL.divide(Decimal(chance.numerator), Decimal(chance.denominator))).lower()
-
-
-# Plain words.
 
 
 def plain_words(design: Design, shape: ScheduleShape, delta: Fraction) -> tuple[str, ...]:

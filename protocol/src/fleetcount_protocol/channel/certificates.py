@@ -301,9 +301,6 @@ def certificate_der(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.DER)
 
 
-# Files.
-
-
 def save_credential(directory: Path, name: str, credential: Credential | CertificateAuthority) -> None:
     """Write NAME.crt and NAME.key to a directory.
 
@@ -412,9 +409,6 @@ def write_new(path: Path, data: bytes, mode: int) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-# Parts of a certificate.
 
 
 def _start(now: datetime | None) -> datetime:

@@ -342,9 +342,6 @@ def _session_keys(request: SessionRequest, secrets: bytes, ephemeral_key: bytes)
     return session, expand(extracted, CONFIRMATION_LABEL)
 
 
-# Reports.
-
-
 def report_key(key: WindowKey, window_id: WindowId, report_id: ReportId, round_number: int) -> bytes:
     """Return the 16-byte AES key of one part of one report: HKDF-Expand of the window key (RFC 5869, section 2.3)."""
     return expand(key.key, REPORT_KEY_LABEL + window_id + report_id + uint(round_number, 1), REPORT_KEY_BYTES)

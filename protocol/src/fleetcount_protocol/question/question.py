@@ -175,8 +175,6 @@ def _read_schedule(reader: Reader) -> Schedule:
 
 
 # The rules of every question (docs/wire.md, "Rules of a question"): schedule, coin, promise, windows.
-#
-# Run by every party. They must not decide for a device's owner.
 
 _LARGEST_DELTA: Final = Fraction(1, 1000)
 _LARGEST_THRESHOLD: Final = 2**32 - 1
@@ -466,9 +464,6 @@ def check_verify_seed(question: Question, seed: bytes) -> None:
         raise QuestionError("the seed of verify keys is not the one the question commits to")
 
 
-# Signatures of a question: every listed aggregator signs the canonical bytes once, for all windows.
-
-
 def sign_question(question: Question, key: "Ed25519PrivateKey") -> bytes:
     """Return an aggregator's Ed25519 signature (RFC 8032, pure) over the canonical bytes, 64 bytes.
 
@@ -494,8 +489,6 @@ def verify_signed_question(signed: SignedQuestion, trusted: "Mapping[AggregatorI
     check_trusted(question.aggregators, trusted, question.schedule.latest_start)
     verify_all_signatures(question.aggregators, signed.signatures, question.canonical, f"question {question.name!r}")
 
-
-# The `.question` file: a question with the signatures it has so far (docs/wire.md, "Question").
 
 SIGNED_QUESTION_LABEL: Final = b"FCSQUE01"
 MAX_SIGNED_QUESTION_BYTES: Final = MAX_QUESTION_BYTES + 512

@@ -261,9 +261,6 @@ def verify_record_signatures(
         verify_by(aggregator, known, signature, record.canonical, what, record.released_at)
 
 
-# Parts.
-
-
 def _check_window(record: ReleaseRecord) -> None:
     question, participants = record.window.question, record.participants
     if (participants is not None) != question.noised_participants:
