@@ -225,7 +225,7 @@ async def _start_and_enrol(
     if plan.walk is not None:
         windows = with_records(windows, devices)
     windows = windows.opened_after(
-        lead_s(devices, times, len(asked.transports), load) + (0 if times == 1 else windows.round_one_s)
+        lead_s(enrolment, times, len(asked.transports)) + (0 if times == 1 else windows.round_one_s)
     )
     if asked.expected is not None:
         asked.expected(windows.lead_s + times * (windows.asking_s - windows.lead_s), times * windows.checking_s)

@@ -50,11 +50,13 @@ RELEASE_S: Final = 300
 RECORD_S: Final = 0.006
 """Seconds in which a device and its aggregator fetch a record of some hundred cells and derive the next window."""
 _OFFER_S: Final = 3.0
-_JOIN_S: Final = 0.005
-_RESERVE_S: Final = 0.0005
 _MOST_PATIENCE: Final = 4.0
-"""Seconds from signing a question to the offer of all aggregators, for a device to join it, and to reserve a window in
-its ledger, on an idle machine: three times those measured; and the most by which a busy machine takes longer."""
+"""Seconds from signing a question to the offer of all aggregators on an idle machine, three times those measured; and
+the most by which a busy one takes longer."""
+_JOIN_S: Final = 0.0008
+_RESERVE_S: Final = 0.0003
+"""Processor seconds, as those of `COST_S`, for a device to join a question and to reserve a window in its ledger: twice
+those measured. Who joins later answers in what is left of round one."""
 _LEAST_CORES: Final = 0.25
 _MOST_CORES: Final = 3.0
 """Fleets and aggregators are single threads that wait for each other: more cores than this do not help."""
@@ -105,23 +107,20 @@ class Enrolment:
         return max(_LEAST_CORES, min(_MOST_CORES, self.work_s(0) / max(self.seconds, 1e-3)))
 
 
-def cores_here() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-
-
 def load_before() -> float:
     """Return the runnable threads per core of this machine, averaged over the last minute."""
-    return os.getloadavg()[0] / cores_here()
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+    return os.getloadavg()[0] / cores
 
 
-def lead_s(devices: int, windows: int, processes: int, load: float) -> float:
+def lead_s(enrolment: Enrolment, windows: int, processes: int) -> float:
     """Return the seconds from signing a question of some windows until the devices of so many processes take part.
 
-    Devices of a process join one after the other, processes side by side as far as there are cores.
+    Devices of a process join one after the other, processes side by side as far as there are cores; at the speed at
+    which the devices enrolled.
     """
-    joining_s = (_JOIN_S + _RESERVE_S * windows) * devices / min(processes, cores_here())
-    return (_OFFER_S + joining_s) * min(max(1.0, load), _MOST_PATIENCE)
+    work_s = (_JOIN_S + _RESERVE_S * windows) * sum(enrolment.devices.values())
+    return _OFFER_S * min(max(1.0, enrolment.load), _MOST_PATIENCE) + work_s / min(processes, enrolment.cores)
 
 
 def windows_for(enrolment: Enrolment, rounds: int, aggregators: int, speed: Speed) -> Windows:
