@@ -56,8 +56,8 @@ class Keys(TraceKeys):
         Table.choice,
         ("seconds", "utc"),
         default="seconds",
-        about='"seconds" (default), or "utc": moments like 2026-01-26T15:57:02Z or 2026-01-26 16:57:02+01, read as'
-        " seconds since 1970",
+        about='"seconds" (default), or "utc": moments like 2026-01-26T15:57:02Z or 2026-01-26 16:57:02+01, without an'
+        " offset UTC, read as seconds since 1970",
         example='"utc"',
     )
     vehicle: str = setting(
