@@ -67,7 +67,6 @@ class FleetDevices:
         self._latest: QuestionOffer | None = None
         self._asked: list[AskedOf] = []
         self._reported: dict[str, set[int]] = {"first": set(), "every": set()}
-        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def _made(self, place: int) -> SimulatedDevice:
         spec, identity, timer = self._spec, self._maker.identity(), SkewedTimer()
@@ -89,7 +88,8 @@ class FleetDevices:
             refusing=len(self._part.faults) == 1 and DeviceFault.REFUSED in self._faults(place, 0),
             conditions=lambda: DeviceFault.ABSENT not in self._faults(place, self._window()),
         )
-        return SimulatedDevice(place=place, number=number, device=device, transport=transport, timer=timer)
+        over = asyncio.get_running_loop().create_future()
+        return SimulatedDevice(place=place, number=number, device=device, transport=transport, timer=timer, over=over)
 
     def _source(self, place: int, part: int) -> SignalSource:
         return lambda: self._part.readings[self._window()][place][part]
@@ -172,8 +172,9 @@ class FleetDevices:
 
     def over(self) -> None:
         """Nothing is asked any more, as after the end of a walk: let no device wait for the last window."""
-        if not self._over.done():
-            self._over.set_result(None)
+        for one in self._devices:
+            if not one.over.done():
+                one.over.set_result(None)
 
     async def _offered(self, scout: Transport) -> QuestionOffer | None:
         """Return the offer of the question with every aggregator's key list and the most orders, or None.
@@ -217,7 +218,7 @@ class FleetDevices:
         slow_s = max(0.0, -min(self._part.skews, default=0.0)) * question.schedule.round_one_s
         after_s = _AFTER_S if leaves else _GRACE_S + slow_s
         until = question.schedule.closes(gone - 1) + after_s
-        await one.finish(question.question_id, until, self._over, leaves=leaves)
+        await one.finish(question.question_id, until, leaves=leaves)
 
     def _windows_asked(self) -> list[AskedOf]:
         """Return the fate of these devices in every window.

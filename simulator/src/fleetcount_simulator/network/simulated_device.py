@@ -48,6 +48,9 @@ class SimulatedDevice:
     device: Device
     transport: WindowTransport
     timer: SkewedTimer
+    over: "asyncio.Future[None]"
+    """Done when nothing is asked of it any more. Its own: to stop waiting for one that thousands wait for costs a look
+    at each of them."""
     answering: asyncio.Task[tuple[Outcome, ...]] | None = None
     refused: str = field(default="", repr=False)
     reasons: list[str] = field(default_factory=list[str], repr=False)
@@ -56,15 +59,13 @@ class SimulatedDevice:
         """Begin to answer a question: in the next step of the loop its policy judges it and its ledger reserves."""
         self.answering = asyncio.create_task(self.device.answer_question(offer), name=f"device {self.number}")
 
-    async def finish(
-        self, question_id: QuestionId, until: float, over: "asyncio.Future[None]", *, leaves: bool
-    ) -> None:
-        """Wait for its answers until a moment (Unix seconds), or until nothing more is asked, which `over` tells; then
-        leave the question or switch the device off.
+    async def finish(self, question_id: QuestionId, until: float, *, leaves: bool) -> None:
+        """Wait for its answers until a moment (Unix seconds), or until it is `over`; then leave the question or switch
+        the device off.
         """
         if self.answering is None:
             raise RuntimeError("a device that takes no part has nothing to finish")
-        ends: set[asyncio.Future[Any]] = {self.answering, over}
+        ends: set[asyncio.Future[Any]] = {self.answering, self.over}
         await asyncio.wait(ends, timeout=max(0.0, until - time.time()), return_when=asyncio.FIRST_COMPLETED)
         if leaves and not self.answering.done():
             self.device.questions.leave(question_id)
@@ -74,7 +75,7 @@ class SimulatedDevice:
         if isinstance(ended, UsageError):  # It joined after the last window.
             self.refused = str(ended)
         elif isinstance(ended, asyncio.CancelledError):
-            if not leaves and not over.done():
+            if not leaves and not self.over.done():
                 self.reasons.append("no answer before the windows closed: this machine is too busy")
         elif isinstance(ended, BaseException):
             raise RuntimeError("a device stopped answering") from ended
