@@ -261,7 +261,7 @@ def test_a_small_fleet_walks_to_its_busy_places(tmp_path: Path, fleetcount: Call
     # The sum of two draws at e1 = 5/4 is as far as 30 with chance 1e-15.
     assert all(math.isclose(float(row["estimate"]), int(row["truth"]), abs_tol=30) for row in rows)
     ran = fleetcount("question", "places", "--records", output)
-    assert f"walk 0: {len(rows)} places of 32 bits" in ran.out, ran
+    assert f"walk 0: {len(rows)} place{'' if len(rows) == 1 else 's'} of 32 bits" in ran.out, ran
     assert not processes_of(tmp_path)
 
 
