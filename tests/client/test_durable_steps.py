@@ -130,18 +130,20 @@ def test_the_charges_of_devices_that_share_a_file_are_read_once_each(tmp_path: P
     assert sum(" FROM ledger" in statement for statement in statements) == len(spools)
 
 
-@pytest.mark.parametrize(("name", "windows", "looks"), [("", 17, 1), ("one of many", 16, 1), ("one of many", 17, 3)])
-def test_a_device_that_shares_its_file_keeps_the_charges_of_few_windows_in_memory(
-    tmp_path: Path, statements: Statements, name: str, windows: int, looks: int
+@pytest.mark.parametrize(("devices", "windows", "looks"), [(1, 32, 1), (2, 16, 1), (2, 17, 3)])
+def test_devices_that_share_a_file_keep_each_its_part_of_so_many_charges_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statements: Statements, devices: int, windows: int, looks: int
 ) -> None:
-    file = SpoolFile(tmp_path / "device.db", durable=False)
-    with file.device(name).change() as (connection, _):
+    monkeypatch.setattr("fleetcount_client.spool._KEPT_CHARGES", 32)
+    before = SpoolFile(tmp_path / "device.db").device("0")
+    with before.change() as (connection, _):
         for number in range(windows):
-            file.device(name).insert_charge(connection, charge(WindowId(number.to_bytes(32))))
+            before.insert_charge(connection, charge(WindowId(number.to_bytes(32))))
     statements.clear()
-    spool = file.device(name)
+    file = SpoolFile(tmp_path / "device.db")
+    spool, *_ = [file.device(str(number)) for number in range(devices)]
 
     for _ in range(3):
-        assert len(spool.charges()) == windows
+        spool.charges()
 
     assert sum(" FROM ledger" in statement for statement in statements) == looks

@@ -118,8 +118,6 @@ class Rounds:
                 report = await self._deliver(window, report, formed)
         return _outcome(window, report)
 
-    # The beginning: open sessions, wait, then mark the charge as sent and store in one step.
-
     async def _open(
         self, assignment: WindowAssignment, signals: Mapping[str, SignalSource], still_asked: Callable[[], bool]
     ) -> tuple[Beginning | Outcome, str]:
@@ -216,8 +214,6 @@ class Rounds:
             parts = envelope_parts(window, coins) if whole else round_one_parts(window, coins)
             secret = b"" if whole else coins.encode()
         return Report(window_id=window.window_id, phase=Phase.ROUND_ONE, reason="", secret=secret), parts
-
-    # The rest: one step a phase.
 
     async def _deliver(self, window: Window, report: Report, formed: Sequence[OutboxEntry]) -> Report:
         opens, closes, round_number = window.round_one_opens, window.round_one_closes, 1 if report.secret else 0

@@ -42,8 +42,8 @@ APPLICATION_ID: Final = 0x46435350
 """'FCSP' in the file's header: another program's database is refused, not adopted."""
 
 _BUSY_TIMEOUT_S: Final = 5.0
-_SHARED_KEEPS: Final = 16
-"""So many charges at most are kept in memory of a device whose file is others' as well."""
+_KEPT_CHARGES: Final = 200_000
+"""The charges that devices of one file keep in memory, 170 MB: of a simulation each its equal part."""
 _TABLES: Final = (
     "CREATE TABLE device(name TEXT PRIMARY KEY, created_at REAL NOT NULL, first_valid INTEGER, secret BLOB)"
     " WITHOUT ROWID",
@@ -80,12 +80,13 @@ class StateFile:
     simulations only.
     """
 
-    __slots__ = ("_connection", "_durable", "_path")
+    __slots__ = ("_connection", "_durable", "_path", "devices")
 
     def __init__(self, path: Path, *, durable: bool = True) -> None:
         self._path = path
         self._durable = durable
         self._connection: sqlite3.Connection | None = None
+        self.devices = 0
 
     def close(self) -> None:
         """Close the file; the write-ahead log is folded in, so that what was erased is gone from the disk."""
@@ -196,6 +197,7 @@ class Spool:
 
     def __init__(self, file: StateFile, device: str) -> None:
         self._file = file
+        file.devices += 1
         self._device = device
         self._kept: tuple[int, Ledger] | None = None
 
@@ -241,8 +243,7 @@ class Spool:
         return self._keep(number, Ledger(self._read_charges()))
 
     def _keep(self, number: int, ledger: "Ledger") -> "tuple[int, Ledger]":
-        # Else thousands of simulated devices take gigabytes.
-        self._kept = (number, ledger) if not self._device or len(ledger) <= _SHARED_KEEPS else None
+        self._kept = (number, ledger) if len(ledger) * self._file.devices <= _KEPT_CHARGES else None
         return number, ledger
 
     def charges(self) -> tuple[Charge, ...]:
@@ -489,8 +490,6 @@ class Spool:
         """Close the file while nothing is to be done, unless other devices share it."""
         if not self._device:
             self._file.close()
-
-    # What was not answered.
 
     def refusals(self) -> tuple[NotedRefusal, ...]:
         """Return the questions that were refused, or a window of which was, with the latest reason, oldest first."""
