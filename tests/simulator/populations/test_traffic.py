@@ -4,6 +4,7 @@ import gzip
 import subprocess
 import tempfile
 import tracemalloc
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ import pytest
 from fleetcount_simulator.cells.road_network import read_network
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
-from fleetcount_simulator.populations import build
+from fleetcount_simulator.populations import build, sumo
+from fleetcount_simulator.populations.sumo import SumoPrograms
 
 needs_sumo = pytest.mark.skipif(find_spec("sumo") is None, reason="needs SUMO (`make nightly` installs it)")
 ROUTES = """<routes>
@@ -136,6 +138,24 @@ def test_a_trace_takes_memory_for_what_counts_not_for_its_rows(tmp_path: Path) -
     assert population.epochs == 10
     assert population.devices == 40
     assert peak < 32 * 2**20
+
+
+def test_what_sumo_drives_is_asked_for_in_metres_whatever_a_configuration_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.sumocfg").write_text(CONFIG)
+    asked: list[str] = []
+
+    def run(self: SumoPrograms, program: str, arguments: Sequence[str], directory: Path, timeout_s: float) -> None:
+        asked.extend(arguments)
+        raise ScenarioError("SUMO would run here")
+
+    monkeypatch.setattr(sumo, "sumo_home", lambda: tmp_path)
+    monkeypatch.setattr(SumoPrograms, "run", run)
+    with pytest.raises(ScenarioError, match="SUMO would run here"):
+        driven(tmp_path, {"cells": "square", "size_m": 100}, config="run.sumocfg")
+
+    assert asked[asked.index("--fcd-output.geo") + 1] == "false"
 
 
 @pytest.mark.nightly
