@@ -181,10 +181,6 @@ def read_promise(
     if _with_total(table, domain, asked, answer, kind, unit):
         spread = spread.with_total_for(answer, _LAWS[kind], unit)
     _check_given(table, kind, epsilon)
-    if asked.direction is not None and kind is not ReleaseKind.ONE_SIDED:
-        raise table.wrong(
-            "direction", f"is {asked.direction!r} of {kind.label} noise, allowed: with kind = 'one-sided'"
-        )
     wanted = (shape.levels == 1 if asked.followed is None else asked.followed) if followed is None else followed
     held = periods if wanted else None
     target = asked.epsilon if epsilon is None else epsilon
@@ -227,9 +223,12 @@ def _check_thresholds(table: Table, kind: ReleaseKind, given: int, cells: int) -
 
 
 def _check_used(table: Table, kind: ReleaseKind, shape: ScheduleShape, epsilon: Fraction | None) -> None:
-    """Refuse keys that would change nothing: a delta without a loss at a delta, what follows where no noise is solved
-    for more than the question.
+    """Refuse keys that would change nothing: a direction of two-sided noise, a delta without a loss at a delta, what
+    follows where no noise is solved for more than the question.
     """
+    if kind is not ReleaseKind.ONE_SIDED and table.has("direction"):
+        said = table.raw("direction")
+        raise table.wrong("direction", f"is {said!r} of {kind.label} noise, allowed: with kind = 'one-sided'")
     once = shape.units == (1,) and shape.levels == 1
     if table.has("delta") and once and kind is not ReleaseKind.GAUSSIAN:
         what = f"which the {kind.label} release of one answer of a device does not use"
