@@ -18,6 +18,7 @@ from tests.site.publish.conftest import kept, site
 from tests.site.publish.test_site import (
     test_a_line_that_is_not_the_signed_one_is_called_so,
     test_a_long_question_in_many_scripts_shows_the_same,
+    test_a_reader_by_keyboard_stays_at_a_row_whose_table_is_filled_again,
     test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard,
     test_a_release_page_is_made_from_the_signed_bytes,
     test_all_cells_together_are_shown_by_the_signed_total,
@@ -57,6 +58,7 @@ __all__ = [
     "test_a_line_that_is_not_the_signed_one_is_called_so",
     "test_a_long_question_in_many_scripts_shows_the_same",
     "test_a_part_that_changes_keeps_the_focus",
+    "test_a_reader_by_keyboard_stays_at_a_row_whose_table_is_filled_again",
     "test_a_record_that_does_not_verify_shows_no_number",
     "test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard",
     "test_a_release_page_is_made_from_the_signed_bytes",

@@ -79,10 +79,10 @@ def test_the_slider_the_line_and_the_table_show_one_window(browser: Browser, sit
     page.keyboard.press("ArrowLeft")
     page.keyboard.press("ArrowLeft")
     page.locator("#numbers summary").press("Enter")
-    page.wait_for_selector("#table tbody tr")
 
     window = RELEASED[-3]
     expect(page.locator("#when")).to_contain_text(f"window {window},")
+    expect(page.locator("#table caption")).to_contain_text(f"window {window},")
     cells = packed_json(site / f"map/records/{window:05d}.json.gz")["cells"]
     rows = page.locator("#table tbody tr").all_inner_texts()
     assert len(rows) == COLUMNS * ROWS
@@ -100,6 +100,23 @@ def test_the_slider_the_line_and_the_table_show_one_window(browser: Browser, sit
     page.locator("#table tbody tr button").nth(5).press("Enter")
     expect(page.locator("#cell-name")).to_have_text(f"Cell {cells[5]['label']} (number 6)")
     expect(page.locator("#cell-text")).to_contain_text("95 % interval")
+    visit.close()
+
+
+def test_a_reader_by_keyboard_stays_at_a_row_whose_table_is_filled_again(browser: Browser, site: Path) -> None:
+    visit = opened(browser, site / "map/index.html")
+    page = quiet(visit)
+
+    page.locator("#numbers summary").press("Enter")
+    button = page.locator("#table tbody tr button").nth(5)
+    label = button.inner_text()
+    button.press("Enter")
+    # What is said of the cell comes with the table filled again, behind the last step.
+    expect(page.locator("#said")).to_contain_text(label)
+
+    expect(button).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.locator("#cell-name")).to_have_text(f"Cell {label} (number 6)")
     visit.close()
 
 

@@ -33,11 +33,30 @@
     return shown(low) + " to " + shown(high);
   }
 
+  const picks = new WeakMap();
+
   /**
    * Fill a table: `columns` are [{name, number, wide}], `number` aligned right, `wide` for sentences, `rows` lists of
-   * texts, the first the row's head. `onPick` makes rows buttons: it is called with the row's number.
+   * texts, the first the row's head. `onPick` makes rows buttons: it is called with the row's number. A table with as
+   * many rows under the same columns keeps its elements: a reader's focus stays where it is.
    */
   function fillTable(table, caption, columns, rows, onPick) {
+    picks.set(table, onPick);
+    const shape = JSON.stringify([columns, rows.length]);
+    if (table.dataset.shape !== shape) {
+      table.dataset.shape = shape;
+      table.replaceChildren(document.createElement("caption"), headOf(columns), bodyOf(table, columns, rows));
+    }
+    table.caption.textContent = caption;
+    rows.forEach((row, place) => {
+      row.forEach((text, column) => {
+        const cell = table.tBodies[0].rows[place].cells[column];
+        (cell.firstElementChild || cell).textContent = text;
+      });
+    });
+  }
+
+  function headOf(columns) {
     const head = document.createElement("thead");
     const top = head.insertRow();
     for (const column of columns) {
@@ -47,26 +66,27 @@
       if (column.number) cell.className = "number";
       top.append(cell);
     }
+    return head;
+  }
+
+  function bodyOf(table, columns, rows) {
     const body = document.createElement("tbody");
-    rows.forEach((row, place) => {
+    rows.forEach((_, place) => {
       const line = body.insertRow();
-      row.forEach((text, column) => {
+      columns.forEach(({ number, wide }, column) => {
         const cell = document.createElement(column ? "td" : "th");
         if (!column) cell.scope = "row";
-        cell.className = columns[column].number ? "number" : columns[column].wide ? "wide" : "";
-        if (!column && onPick) {
+        cell.className = number ? "number" : wide ? "wide" : "";
+        if (!column && picks.get(table)) {
           const button = document.createElement("button");
           button.type = "button";
-          button.textContent = text;
-          button.addEventListener("click", () => onPick(place));
+          button.addEventListener("click", () => picks.get(table)(place));
           cell.append(button);
-        } else cell.textContent = text;
+        }
         line.append(cell);
       });
     });
-    const title = document.createElement("caption");
-    title.textContent = caption;
-    table.replaceChildren(title, head, body);
+    return body;
   }
 
   Object.assign(fleetcount, { shown, interval, belowNoise, mapNotes, fillTable });
