@@ -242,7 +242,7 @@ async def test_a_broker_is_told_what_changed_and_nothing_is_compared_while_nothi
         while rounds < enough:
             await asyncio.sleep(0)
 
-    monkeypatch.setattr(mqtt_announcing, "_OFFER_S", 0)
+    monkeypatch.setattr(mqtt_announcing, "FOLLOW_S", 0)
     monkeypatch.setattr(core.service, "offered", offered)
     monkeypatch.setattr(announcing, "_offer", offer)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:

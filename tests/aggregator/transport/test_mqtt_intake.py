@@ -225,7 +225,7 @@ async def test_mqtt_takes_reports_counts_poison_and_goes_on(broker_port: int) ->
 async def test_an_offer_is_retained_follows_its_orders_and_goes_when_the_question_is_over(
     broker_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mqtt_announcing, "_OFFER_S", 0.1)
+    monkeypatch.setattr(mqtt_announcing, "FOLLOW_S", 0.1)
     network = Network(2)
     await network.start_all()
     question = await network.stand()

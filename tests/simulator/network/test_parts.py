@@ -311,7 +311,7 @@ def windows_of(
 ) -> Windows:
     """Return the windows of devices that share connections and enrolled in so many seconds."""
     shared = {("shared", way): count for way, count in devices.items()}
-    return windows_for(Enrolment(devices=shared, seconds=seconds, load=load), rounds, parties, SPEED)
+    return windows_for(Enrolment(devices=shared, processes=1, seconds=seconds, load=load), rounds, parties, SPEED)
 
 
 def test_windows_grow_with_devices_and_with_the_time_they_took_to_enrol() -> None:
@@ -334,7 +334,7 @@ def test_windows_of_a_demo_are_short_when_its_two_thousand_vehicles_enrolled_on_
     devices = {("own", "grpc"): 1000, way: 1000}
     work = sum(1000 * COST_S[one][0] for one in devices)
 
-    windows = windows_for(Enrolment(devices=devices, seconds=work / 2), 2, 2, SPEED)
+    windows = windows_for(Enrolment(devices=devices, processes=2, seconds=work / 2), 2, 2, SPEED)
 
     assert work / 2 < windows.round_one_s + windows.round_two_s <= most
 

@@ -1,27 +1,44 @@
-"""How long before its first window a question is signed."""
+"""How long before its first window a question is signed, and how long its windows are."""
 
 import pytest
-from fleetcount_simulator.network.windows import COST_S, Enrolment, lead_s
+from fleetcount_simulator.network import windows
+from fleetcount_simulator.network.machine_speed import Speed
+from fleetcount_simulator.network.windows import COST_S, Enrolment, lead_s, windows_for
 
 SHARED = ("shared", "grpc")
 ENROL_S = COST_S[SHARED][0]
 
 
-def enrolled(cores: float = 2.0, load: float = 0.0) -> Enrolment:
+def enrolled(processes: int = 1, cores: float = 2.0, load: float = 0.0) -> Enrolment:
     """Return what 2,000 devices took on a machine of so many cores."""
-    return Enrolment(devices={SHARED: 2_000}, seconds=2_000 * ENROL_S / cores, load=load)
+    return Enrolment(devices={SHARED: 2_000}, processes=processes, seconds=2_000 * ENROL_S / cores, load=load)
 
 
 def test_devices_join_side_by_side_as_far_as_there_are_processes_and_cores() -> None:
-    assert lead_s(enrolled(), 1, 1) == pytest.approx(3 + 2.2)
-    assert lead_s(enrolled(), 1, 2) == lead_s(enrolled(), 1, 4) == pytest.approx(3 + 1.1)
-    assert lead_s(enrolled(), 101, 1) == pytest.approx(3 + 62.2)
+    assert lead_s(enrolled(1), 1) == pytest.approx(1.5 + 1.6)
+    assert lead_s(enrolled(2), 1) == lead_s(enrolled(4), 1) == pytest.approx(1.5 + 0.8)
+    assert lead_s(enrolled(1), 101) == pytest.approx(1.5 + 41.6)
 
 
 def test_devices_join_as_slowly_as_they_enrolled() -> None:
-    assert lead_s(enrolled(cores=0.5), 1, 1) == pytest.approx(3 + 4.4)
+    assert lead_s(enrolled(cores=0.5), 1) == pytest.approx(1.5 + 3.2)
 
 
 def test_a_busy_machine_is_given_longer_for_its_offer_but_not_without_an_end() -> None:
-    assert lead_s(enrolled(load=3.0), 1, 2) == pytest.approx(9 + 1.1)
-    assert lead_s(enrolled(load=40.0), 1, 2) == pytest.approx(12 + 1.1)
+    assert lead_s(enrolled(2, load=3.0), 1) == pytest.approx(4.5 + 0.8)
+    assert lead_s(enrolled(2, load=40.0), 1) == pytest.approx(6 + 0.8)
+
+
+def test_the_time_of_shares_is_this_machines_whatever_the_devices_took_to_enrol(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(windows, "_machine_cores", lambda: 2)
+
+    def round_two_s(share_s: float, cores: float, *, processes: int = 2) -> int:
+        speed = Speed(share_s=share_s, verify_s=0.0)
+        return windows_for(enrolled(processes, cores), 2, 2, speed).round_two_s
+
+    # 2,000 devices with 10 ms of shares each, in two processes side by side: 10 s, and a fifth to spare.
+    for cores in (0.25, 2.0):
+        assert round_two_s(0.010, cores) - round_two_s(0.0, cores) == pytest.approx(12, abs=1)
+    assert round_two_s(0.010, 2.0, processes=1) - round_two_s(0.0, 2.0) == pytest.approx(24, abs=1)

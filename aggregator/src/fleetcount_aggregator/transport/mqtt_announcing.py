@@ -5,7 +5,6 @@ A shell: ask, encode, publish. It takes no message of a device (mqtt_intake).
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 import aiomqtt
 from fleetcount_protocol.ids import QuestionId, WindowId
@@ -21,8 +20,6 @@ from fleetcount_aggregator.memory.windows import Windows
 from fleetcount_aggregator.storage.ended import AT_ONCE, SortKey, read_archived
 from fleetcount_aggregator.storage.row_types import Lifecycle
 from fleetcount_aggregator.transport.mqtt_subscribing import FOLLOW_S, Subscribing
-
-_OFFER_S: Final = 2.0
 
 
 class Announcing:
@@ -77,7 +74,7 @@ class Announcing:
             if offered is not before:
                 await self._offer(offered, known)
                 before = offered
-            await asyncio.sleep(_OFFER_S)
+            await asyncio.sleep(FOLLOW_S)
 
     async def _offer(self, offered: Mapping[QuestionId, bytes], known: dict[QuestionId, bytes]) -> None:
         """Have the broker keep what is on offer instead of what it is known to keep, by their digests."""

@@ -71,8 +71,6 @@ _AT_ONCE: Final = 4_000
 """Devices connected at once at most: over gRPC each costs its process 0.2 MiB and each aggregator 0.1 MiB."""
 _AT_ONCE_EMBEDDED: Final = 16
 """The same for the embedded broker, which searches all connections for every message."""
-_BURST: Final = Fraction(1, 2)
-"""The part of a window in which devices first send, where no fault depends on it: sooner makes larger batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -219,14 +217,15 @@ async def _start_and_enrol(
     start_s = await _ready(parties, list(fleets), asked.progress)
     watch = Watch(parties, fleets, devices, rounds, asked.progress, asked.listener)
     enrolment = Enrolment(
-        devices=_by_way(asked, devices, parties.broker, count), seconds=await watch.enrol(), load=load
+        devices=_by_way(asked, devices, parties.broker, count),
+        processes=len(fleets),
+        seconds=await watch.enrol(),
+        load=load,
     )
     windows = asked.shape(windows_for(enrolment, rounds, count, speed), start_s)
     if plan.walk is not None:
         windows = with_records(windows, devices)
-    windows = windows.opened_after(
-        lead_s(enrolment, times, len(asked.transports)) + (0 if times == 1 else windows.round_one_s)
-    )
+    windows = windows.opened_after(lead_s(enrolment, times) + (0 if times == 1 else windows.round_one_s))
     if asked.expected is not None:
         asked.expected(windows.lead_s + times * (windows.asking_s - windows.lead_s), times * windows.checking_s)
     return watch, windows, time.perf_counter() - started
@@ -354,7 +353,7 @@ async def _start_fleet(
         report_file=str(_report_file(directory, place)),
         limits={key: str(value) for key, value in limits.items()},
         call_timeout_s=_LONGEST_CALL_S,
-        spread=str(SPREAD if asked.faults.clock_skew_s or asked.faults.outage else _BURST),
+        spread=str(SPREAD),
         reorder=asked.faults.reorder,
         coin_seed=asked.coin_seed,
         numbers=list(range(plan.truths.shape[1])[chosen]),

@@ -49,15 +49,15 @@ RELEASE_S: Final = 300
 """The first release on a machine compiles the verification; everything after it takes a second."""
 RECORD_S: Final = 0.006
 """Seconds in which a device and its aggregator fetch a record of some hundred cells and derive the next window."""
-_OFFER_S: Final = 3.0
+_OFFER_S: Final = 1.5
 _MOST_PATIENCE: Final = 4.0
-"""Seconds from signing a question to the offer of all aggregators on an idle machine, three times those measured; and
-the most by which a busy one takes longer."""
-_JOIN_S: Final = 0.0008
-_RESERVE_S: Final = 0.0003
-"""Processor seconds, as those of `COST_S`, for a device to join a question and to reserve a window in its ledger: twice
-those measured. Who joins later answers in what is left of round one."""
-_LEAST_CORES: Final = 0.25
+"""Seconds from signing a question until devices have the offers of all aggregators on an idle machine, and the most by
+which a busy one takes longer."""
+_JOIN_S: Final = 0.0006
+_RESERVE_S: Final = 0.0002
+"""Processor seconds, as those of `COST_S`, for a device to join a question and to reserve a window in its ledger. Who
+joins later answers in what is left of round one."""
+_LEAST_CORES: Final = 0.1
 _MOST_CORES: Final = 3.0
 """Fleets and aggregators are single threads that wait for each other: more cores than this do not help."""
 _LONGEST_S: Final = 3600
@@ -90,9 +90,11 @@ class Windows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Enrolment:
-    """How many devices enrolled, by key of `COST_S`, and the seconds until the last had its sessions."""
+    """How many devices of so many processes enrolled, by key of `COST_S`, and the seconds until the last had its
+    sessions."""
 
     devices: Mapping[tuple[str, str], int]
+    processes: int
     seconds: float
     load: float = 0.0
     """Runnable threads of other programs per core, before the run began."""
@@ -106,35 +108,43 @@ class Enrolment:
         """The processor seconds that the run gets per second, beside the machine's other load."""
         return max(_LEAST_CORES, min(_MOST_CORES, self.work_s(0) / max(self.seconds, 1e-3)))
 
+    @property
+    def patience(self) -> float:
+        """How many times as long as on an idle machine a process waits: for the scheduler, by the runnable threads."""
+        return max(1.0, self.load)
+
+
+def _machine_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
+
 
 def load_before() -> float:
     """Return the runnable threads per core of this machine, averaged over the last minute."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else (os.cpu_count() or 1)
-    return os.getloadavg()[0] / cores
+    return os.getloadavg()[0] / _machine_cores()
 
 
-def lead_s(enrolment: Enrolment, windows: int, processes: int) -> float:
-    """Return the seconds from signing a question of some windows until the devices of so many processes take part.
+def lead_s(enrolment: Enrolment, windows: int) -> float:
+    """Return the seconds from signing a question of some windows until the devices take part.
 
     Devices of a process join one after the other, processes side by side as far as there are cores; at the speed at
     which the devices enrolled.
     """
     work_s = (_JOIN_S + _RESERVE_S * windows) * sum(enrolment.devices.values())
-    return _OFFER_S * min(max(1.0, enrolment.load), _MOST_PATIENCE) + work_s / min(processes, enrolment.cores)
+    return _OFFER_S * min(enrolment.patience, _MOST_PATIENCE) + work_s / min(enrolment.processes, enrolment.cores)
 
 
 def windows_for(enrolment: Enrolment, rounds: int, aggregators: int, speed: Speed) -> Windows:
     """Return windows long enough for all devices, at the speed at which they enrolled."""
-    total = sum(enrolment.devices.values())
-    one, two, shares = enrolment.work_s(1), enrolment.work_s(2), total * speed.share_s
-    # SLACK_S is waiting for the scheduler: it grows with the runnable threads per core.
-    patience = max(1.0, enrolment.load)
+    total, patience = sum(enrolment.devices.values()), enrolment.patience
+    one, two = enrolment.work_s(1) / enrolment.cores, enrolment.work_s(2) / enrolment.cores
+    # Seconds of this machine already, unlike those of `COST_S`: how fast the devices enrolled is in them.
+    shares = total * speed.share_s * patience / min(enrolment.processes, _machine_cores())
     margin = SHARED_MARGIN if {way for way, _ in enrolment.devices} == {SHARED} else MARGIN
     if rounds == 1:
         one, two, shares = one + shares, 0.0, 0.0
     return Windows(
-        round_one_s=_whole(one / enrolment.cores * margin + SLACK_S * patience),
-        round_two_s=_whole((two + shares) / enrolment.cores * margin + SLACK_S * patience) if rounds == 2 else 0,
+        round_one_s=_whole(one * margin + SLACK_S * patience),
+        round_two_s=_whole((two + shares) * margin + SLACK_S * patience) if rounds == 2 else 0,
         release_s=RELEASE_S + math.ceil(total * aggregators * speed.verify_s),
     )
 
