@@ -198,9 +198,16 @@ def test_what_was_not_released_fails_with_its_reason_in_every_form(
 def test_a_picture_that_cannot_be_drawn_is_said_and_the_results_are_written(
     question: DemoQuestion, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("fleetcount_analysis.figures")]:
+    class Missing:
+        @staticmethod
+        def find_spec(name: str, *_: object) -> None:
+            if name == "matplotlib":
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    # Whatever was imported before, by this test's process or not: the first to be missed is the package itself.
+    for name in [name for name in sys.modules if name.startswith(("fleetcount_analysis.figures", "matplotlib"))]:
         monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr(sys, "meta_path", [Missing, *sys.meta_path])
 
     finish(question, options(output=tmp_path / "out", drill_down=True), walked(question, 2))
 
