@@ -12,6 +12,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from fractions import Fraction
 from math import ceil
 
@@ -20,6 +21,7 @@ import numpy as np
 from fleetcount.read.averages import OpenedNumbers
 from fleetcount.read.crosstabs import CrossCounts, names_of
 from fleetcount_analysis.answers import Average, WindowCounts, question_table
+from fleetcount_analysis.interval_words import rounded
 from fleetcount_data.streets import bologna_streets
 from fleetcount_mechanisms import Levels, SeededRandom, Spread, Truth, TwoSidedNoise, draw_noise
 from fleetcount_mechanisms.design import Design
@@ -164,6 +166,7 @@ if __name__ == "__main__":
         print(title)
         for row in rows:
             true = "none" if row.truth is None else f"{row.truth:.1f}"
-            print(f"  {row.of:<17}{row.vehicles:>5,} vehicles{row.low:>8.1f} to {row.high:>5.1f} {unit:<5}{true:>8}")
+            low, high = rounded(row.low, 1, ROUND_FLOOR), rounded(row.high, 1, ROUND_CEILING)
+            print(f"  {row.of:<17}{row.vehicles:>5,} vehicles{low:>8} to {high:>5} {unit:<5}{true:>8}")
         inside += [row.inside for row in rows if row.inside is not None]
     print(f"{sum(inside)} of {len(inside)} truths are inside their intervals, each of 95 %")

@@ -3,6 +3,7 @@
 Persons are simulated here and nothing is sent: each would answer both signals in one report, one release is drawn.
 """
 
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from fractions import Fraction
 from itertools import product
 from pathlib import Path
@@ -11,6 +12,7 @@ import fleetcount_data
 import numpy as np
 from fleetcount.read.crosstabs import CrossCounts, names_of
 from fleetcount_analysis.answers import WindowCounts, question_table
+from fleetcount_analysis.interval_words import rounded
 from fleetcount_mechanisms import GaussianNoise, SeededRandom, Truth, draw_noise
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.planned_noise import Spread, noise_for
@@ -63,7 +65,8 @@ if __name__ == "__main__":
         cell, part = found.count({0: row + 1, 1: 4}), found.share({0: row + 1, 1: 4}, {0: row + 1})
         known, old = int(true[row].sum()), int(true[row, 3])
         spans = f"{margin.low:>7,} to {margin.high:>6,} {known:>14,}   {cell.low:>6,} to {cell.high:>5,} {old:>12,}"
-        print(f"{name:<14}{spans}   {100 * part.low:>6.1f} to {100 * part.high:>5.1f} {100 * old / known:>12.1f}")
+        low, high = 100 * rounded(part.low, 3, ROUND_FLOOR), 100 * rounded(part.high, 3, ROUND_CEILING)
+        print(f"{name:<14}{spans}   {low:>6.1f} to {high:>5.1f} {100 * old / known:>12.1f}")
     every = [found.count({0: row, 1: age}) for row, age in product(*(range(1, size + 1) for size in true.shape))]
     inside = sum(one.low <= known <= one.high for one, known in zip(every, true.flat, strict=True))
     print(f"{inside} of {true.size} cells are inside their intervals, each of 95 %; total: {found.count({})}")

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
+from decimal import Decimal
 from importlib import import_module
 from pathlib import Path
 
@@ -197,11 +198,13 @@ def test_a_case_without_release_and_many_cases_are_shown_as_such() -> None:
     assert lines[26] == "... and 5 more cases in the tables"
     assert lines[-1].startswith("released: none where fewer reports were agreed on than aggregators.min_batch_size")
     assert not any(line.startswith("released:") for line in summary_lines([replace(empty, releases=5)]))
+    small, tiny = Decimal("0.12301"), Decimal("0.00000131")
+    public = replace(_public()[0], epsilon=small, delta=Decimal(0), total_epsilon=small * 2, total_delta=tiny)
+    shown = summary_lines([replace(empty, statement=(public,))])[1]
+    assert shown.split()[-4:] == ["0.124", "0.247,", "delta", "1.31e-06"], "a loss is rounded up"
 
 
 def _public() -> tuple:  # type: ignore[type-arg] # statements, as made below
-    from decimal import Decimal
-
     from fleetcount_simulator.study.statements import Statement
 
     one = Statement(

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from fractions import Fraction
 from pathlib import Path
 
@@ -59,10 +60,9 @@ def test_a_release_says_how_many_devices_are_in_all_cells(directory: Path) -> No
 
     printed, told = table_lines(release.record)[-1], release_json(release.record)["total"]
 
-    reach = max(found.high - found.estimate, found.estimate - found.low)
-    assert printed == (
-        f"all cells together: {found.estimate:,.0f} ± {reach:,.0f}, 95 % interval {found.low:,} to {found.high:,}"
-    )
+    about, reach = (int(one.replace(",", "")) for one in re.findall(r"[0-9,]*[0-9]", printed)[:2])
+    assert printed == f"all cells together: {about:,} ± {reach:,}, 95 % interval {found.low:,} to {found.high:,}"
+    assert (about, reach) == (round(found.estimate), max(found.high - about, about - found.low))
     assert told == {"estimate": found.estimate, "low": found.low, "high": found.high}
 
 

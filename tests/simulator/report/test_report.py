@@ -235,11 +235,11 @@ def test_the_same_study_gives_the_same_files(tmp_path: Path) -> None:
 
 def test_an_epsilon_that_holds_with_a_delta_is_never_shown_without_it(tmp_path: Path) -> None:
     study = read(tmp_path)
-    case = replace(study.cases[0], epsilon=0.304, total_epsilon=0.912, delta=1e-9, total_delta=3e-9)
+    case = replace(study.cases[0], epsilon=0.3041, total_epsilon=0.9121, delta=1e-9, total_delta=3.01e-9)
     shown = replace(study, cases=(case,))
 
-    assert case_table(shown).rows[0][-2:] == ["0.304, delta 1e-09", "0.912, delta 3e-09"]
-    assert "epsilon 0.304, delta up to 1e-09" in [one.number for one in headlines(shown)]
+    assert case_table(shown).rows[0][-2:] == ["0.305, delta 1e−9", "0.913, delta 3.1e−9"]
+    assert "epsilon 0.305, delta up to 1e−9" in [one.number for one in headlines(shown)]
     assert "delta" not in str(case_table(study))
 
 

@@ -62,6 +62,22 @@ def test_a_page_rounds_a_number_as_a_terminal_does(adding: Page) -> None:
     assert [one.removesuffix(".0") for one in shown] == [decimal_text(one, 1) for one in estimates]
 
 
+def test_a_page_rounds_the_ends_of_an_interval_outwards(adding: Page) -> None:
+    found = adding.evaluate(
+        """() => [[-0.04, 0.04, 0], [36.55, 47.4, 40], [123.4, 1000.2, 400], [0, 0, -1], [-2.31, -1.19, -2],
+          [9007199254740993n, 9007199254740995n, 9007199254740994]].map((one) => fleetcount.interval(...one))"""
+    )
+
+    assert found == [
+        "-0.1 to 0.1",
+        "36.5 to 47.4",
+        "123 to 1,001",
+        "0, below noise",
+        "-2.4 to -1.1",
+        "9,007,199,254,740,993 to 9,007,199,254,740,995",
+    ]
+
+
 def test_an_estimate_of_a_page_is_not_rounded_twice() -> None:
     design = Design(answer=SamplingDie.uniform(Fraction(1234, 10**4), 2), noise=NoNoise(), values=2, aggregators=2)
     table = question_table(design, LEVEL, ["a", "b"], (), [WindowCounts(index=0, opens=0, unit=0, outputs=(131, 7))])

@@ -51,3 +51,19 @@ def test_who_is_in_no_cell_is_drawn_too() -> None:
 
     # Each of 3,960 others says Yes by chance: without noise of aggregators that is all there is.
     assert beside.high[0] - beside.low[0] > 3 * max(1.0, alone.high[0] - alone.low[0])
+
+
+def test_the_ends_of_the_range_are_rounded_outwards() -> None:
+    die = SamplingDie.uniform(Fraction(3, 10), 8)
+    design = Design(answer=die, noise=NoNoise(), values=8, aggregators=2)
+
+    found = expectation_of(design, range(40, 80, 5), 500, LEVEL, 1)
+
+    # Estimates are multiples of 10/3.
+    ends = [
+        (shown, round(shown * 3 / 10) * 10 / 3, sign)
+        for row, sign in ((found.low, 1), (found.high, -1))
+        for shown in row
+    ]
+    assert all(shown * sign <= end * sign < (shown + 0.1 * sign) * sign for shown, end, sign in ends), ends
+    assert len({(sign, round(end * 3) % 3) for _, end, sign in ends}) == 6

@@ -16,7 +16,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
 from fleetcount_analysis.figures.lines import TITLE, hide
 from fleetcount_analysis.figures.maps import MapPanel, draw_map_panel
 from fleetcount_analysis.figures.style import COLOURS, in_style, new_figure
-from fleetcount_analysis.figures.words import drawable, number, percent, printable
+from fleetcount_analysis.figures.words import drawable, ends, number, percent, printable
 
 Axes = Any  # matplotlib's own annotations of Axes are partial.
 Point = tuple[float, float]
@@ -174,10 +174,8 @@ def _shade(share: float) -> str:
 
 def said(measure: Measure, *, share: bool = False) -> str:
     """Return a measure with its interval in words: "8.1 (7.9 to 8.2)"."""
-    form = percent if share else number
-    if not measure.bounded:
-        return form(measure.value)
-    return f"{form(measure.value)} ({form(measure.low)} to {form(measure.high)})"
+    value = percent(measure.value) if share else number(measure.value)
+    return f"{value} ({ends(measure.low, measure.high, share=share)})" if measure.bounded else value
 
 
 def scale_of(

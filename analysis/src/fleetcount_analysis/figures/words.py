@@ -5,24 +5,40 @@ A character that the font of matplotlib lacks is written as its code point, in b
 
 import math
 import unicodedata
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from functools import lru_cache
 from typing import Final
 
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
+from fleetcount_analysis.interval_words import rounded
+
 _UNITS: Final = ((1e9, "bn"), (1e6, "M"), (1e4, "k"))
 
 
-def number(value: float) -> str:
-    """Return a short form of a number, such as 1,234 or 12k or 3.5M, with three significant digits."""
+def number(value: float, rounding: str = "") -> str:
+    """Return a short form of a number, such as 1,234 or 12k or 3.5M, with three significant digits.
+
+    Without a `rounding` (`fleetcount_analysis.interval_words.rounded`) it is rounded to the nearest.
+    """
     if not math.isfinite(value):
         return "–"
+    if rounding:
+        # Once more, because it may have reached the next unit, which shows fewer digits.
+        value = _short_of(_short_of(value, rounding), rounding)
     size = abs(value)
     for unit, word in _UNITS:
         if size >= unit * 0.9995:
             divisor = 1e3 if word == "k" else unit
             return f"{_digits(value / divisor)}{word}"
     return _digits(value)
+
+
+def _short_of(value: float, rounding: str) -> float:
+    """Return a number that has no more digits than its short form shows."""
+    size = abs(value)
+    places = (2 if size >= 0.01 else 1) - math.floor(math.log10(size)) if size else 0
+    return float(rounded(value, places if size >= _UNITS[-1][0] * 0.9995 else max(places, 0), rounding))
 
 
 def _digits(value: float) -> str:
@@ -40,11 +56,24 @@ def _digits(value: float) -> str:
     return "0" if text in {"-0", "0"} else text.replace("-", "−")
 
 
-def percent(share: float) -> str:
-    """Return a share, 0 to 1, in percent, with one decimal place unless it is 0."""
+def percent(share: float, rounding: str = "") -> str:
+    """Return a share, 0 to 1, in percent, with one decimal place unless it is 0; `rounding` as of `number`."""
     if not math.isfinite(share):
         return "–"
-    return f"{100 * share:.1f}".removesuffix(".0").replace("-", "−") + " %"
+    shown = 100 * (rounded(share, 3, rounding) if rounding else share)
+    return f"{shown:.1f}".removesuffix(".0").replace("-", "−") + " %"
+
+
+def loss(epsilon: float, delta: float = 0.0) -> str:
+    """Return an epsilon, with its delta unless it is 0, in words, both rounded up: a promise is never too good."""
+    text = number(epsilon, ROUND_CEILING)
+    return f"{text}, delta {number(delta, ROUND_CEILING)}" if delta else text
+
+
+def ends(low: float, high: float, *, share: bool = False) -> str:
+    """Return the ends of an interval in words, rounded outwards: "7.9 to 8.2"."""
+    form = percent if share else number
+    return f"{form(low, ROUND_FLOOR)} to {form(high, ROUND_CEILING)}"
 
 
 def printable(text: str) -> str:

@@ -177,9 +177,10 @@ def total_line(record: ReleaseRecord) -> list[str]:
     if found is None:
         return []
     estimate, low, high = found
-    ends, reach = interval_text(estimate, low, high), max(high - estimate, estimate - low)
+    about = round(estimate)
+    ends, reach = interval_text(estimate, low, high), max(high - about, about - low)
     whole = record.window.design.levels.total_words
-    return [f"{whole}: {estimate:,.0f} ± {reach:,.0f}, {level_text(record.level)} interval {ends}"]
+    return [f"{whole}: {about:,} ± {reach:,}, {level_text(record.level)} interval {ends}"]
 
 
 def _whole(record: ReleaseRecord) -> dict[str, dict[str, Any]]:

@@ -8,14 +8,14 @@ import signal
 import sys
 from collections.abc import Generator, Sequence
 from dataclasses import asdict
-from decimal import Decimal
+from decimal import ROUND_CEILING, Decimal
 from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 from click.core import ParameterSource
-from fleetcount_analysis.interval_words import number_text, numbers_text
+from fleetcount_analysis.interval_words import number_text, numbers_text, rounded
 from fleetcount_protocol.errors import UsageError
 from fleetcount_simulator.examples import example_about, example_names, example_text
 
@@ -259,7 +259,9 @@ def _row(one: "CaseSummary") -> tuple[str, ...]:
 def _loss(epsilon: Decimal | None, delta: Decimal) -> str:
     if epsilon is None:
         return "none"
-    return f"{epsilon:.3f}, delta {delta:.0e}" if delta else f"{epsilon:.3f}"
+    # As in every statement a loss is rounded up.
+    shown = f"{rounded(float(epsilon), 3, ROUND_CEILING)}"
+    return f"{shown}, delta {number_text(float(delta), rounding=ROUND_CEILING)}" if delta else shown
 
 
 def _number(value: float) -> str:

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 from fleetcount_analysis.figures.charts import Chart, Item, Measure, Style, row_panel, scale_of
 from fleetcount_analysis.figures.maps import MapPanel, Outlines, width_panel
-from fleetcount_analysis.figures.words import number
+from fleetcount_analysis.figures.words import ends, number
 from fleetcount_analysis.interval_words import BELOW_NOISE
 from numpy.typing import NDArray
 
@@ -84,7 +84,7 @@ def _text(label: str, cell: Mapping[str, Any]) -> str:
         return f"{label}: truth {number(truth)}, nothing released"
     # No count explains an estimate far below 0: "0 to 0" would read as an exact count.
     below = estimate < 0 and low == high == 0
-    interval = BELOW_NOISE if below else f"{number(low)} to {number(high)}"
+    interval = BELOW_NOISE if below else ends(low, high)
     return f"{label}: truth {number(truth)}, estimate {number(estimate)}, interval {interval}"
 
 
@@ -99,7 +99,7 @@ def _bars(case: CaseResult, cells: Sequence[Mapping[str, Any]], which: str) -> C
         )
         for row in shown
     ]
-    ends = [end for row in shown for name in ("truth", "low", "high") if math.isfinite(end := _plain(row[name]))]
+    drawn = [end for row in shown for name in ("truth", "low", "high") if math.isfinite(end := _plain(row[name]))]
     more = f"The {MOST_BARS} largest of {len(cells)} values. " if len(cells) > MOST_BARS else ""
     return Chart(
         name="map",
@@ -110,7 +110,7 @@ def _bars(case: CaseResult, cells: Sequence[Mapping[str, Any]], which: str) -> C
         panels=[
             row_panel(
                 items,
-                scale_of(ends, "devices", zero=True),
+                scale_of(drawn, "devices", zero=True),
                 alt=f"Estimates of {len(items)} values with intervals and truths",
             )
         ],

@@ -11,7 +11,7 @@ from fractions import Fraction
 from typing import Any, Final, cast
 
 from fleetcount_analysis.figures.charts import Measure, said
-from fleetcount_analysis.figures.words import number, percent, short
+from fleetcount_analysis.figures.words import ends, loss, number, percent, short
 from fleetcount_analysis.interval_words import level_text
 
 from fleetcount_simulator.report.figures import coverage_band
@@ -148,9 +148,7 @@ def _error_headline(cases: Sequence[CaseResult]) -> Headline:
         relative = ""
         if best.mean_truth > 0:
             relative = f" A cell holds {number(best.mean_truth)} devices on average."
-        interval = (
-            f" (95 % interval {number(best.error.low)} to {number(best.error.high)})" if best.error.bounded else ""
-        )
+        interval = f" (95 % interval {ends(best.error.low, best.error.high)})" if best.error.bounded else ""
         return Headline(
             name="Typical error",
             number=f"{number(best.error.value)} devices",
@@ -173,12 +171,12 @@ def _coverage_headline(cases: Sequence[CaseResult]) -> Headline:
         return Headline(
             name="Coverage",
             number=percent(case.coverage.value),
-            meaning=f"of the intervals hold the truth (95 % interval {percent(case.coverage.low)} to "
-            f"{percent(case.coverage.high)}); it should be {percent(low)} to {percent(high)}.",
+            meaning=f"of the intervals hold the truth (95 % interval "
+            f"{ends(case.coverage.low, case.coverage.high, share=True)}); it should be {ends(low, high, share=True)}.",
         )
     fitting = [case for case in cases if not _below(case) and not _above(case)]
     bands = {coverage_band(case.level) for case in cases}
-    wanted = f"{percent(min(bands)[0])} to {percent(min(bands)[1])}" if len(bands) == 1 else "the range of their level"
+    wanted = ends(*min(bands), share=True) if len(bands) == 1 else "the range of their level"
     worst = min(cases, key=lambda case: case.coverage.value)
     return Headline(
         name="Coverage",
@@ -197,12 +195,12 @@ def _privacy_headline(study: Study, cases: Sequence[CaseResult]) -> Headline:
             meaning="for what everybody sees: read the privacy statement.",
         )
     low, high = min(finite), max(finite)
-    span = number(low) if low == high else f"{number(low)} to {number(high)}"
+    span = loss(low) if low == high else f"{loss(low)} to {loss(high)}"
     largest = max(case.delta for case in cases if case.epsilon is not None)
-    with_delta = f", delta up to {largest:.0e}" if largest else ""
+    with_delta = f", delta up to {loss(largest)}" if largest else ""
     totals = [case.total_epsilon for case in cases if case.total_epsilon is not None]
     most = max(case.answered for case in cases)
-    together = f" All {most} releases together: at most {number(max(totals))}." if most > 1 and totals else ""
+    together = f" All {most} releases together: at most {loss(max(totals))}." if most > 1 and totals else ""
     some = "" if len(finite) == len(cases) else f" {len(cases) - len(finite)} cases have no finite epsilon."
     return Headline(
         name="Privacy",

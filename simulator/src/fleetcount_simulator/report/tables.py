@@ -6,10 +6,11 @@ Formats numbers as texts; it must not write a page.
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING
 from typing import Any, Final
 
 from fleetcount_analysis.figures.charts import Measure, said
-from fleetcount_analysis.figures.words import number, percent
+from fleetcount_analysis.figures.words import ends, loss, number, percent
 
 from fleetcount_simulator.report.study import CaseResult, Study, share_measure
 
@@ -103,7 +104,7 @@ def _number_row(row: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
         said_of("mean_estimate"),
         said_of("error"),
         said_of("estimate"),
-        f"{said_of('low')} to {said_of('high')}",
+        ends(_plain(row["low"]), _plain(row["high"])),
         said_of("width"),
         f"{row['intervals']:,}",
         said(share_measure(row["holding"] / row["intervals"], None, row["intervals"], 1), share=True),
@@ -111,9 +112,7 @@ def _number_row(row: Mapping[str, Any], names: Mapping[int, str]) -> list[str]:
 
 
 def _loss(epsilon: float | None, delta: float) -> str:
-    if epsilon is None:
-        return "none finite"
-    return f"{number(epsilon)}, delta {delta:.0e}" if delta else number(epsilon)
+    return "none finite" if epsilon is None else loss(epsilon, delta)
 
 
 def tally_table(study: Study) -> ReportTable:
@@ -150,7 +149,7 @@ def _attacker_row(row: Mapping[str, Any], names: Mapping[int, str]) -> list[str]
         f"{row.get('trials') or 0:,}",
         said(measured, share=share),
         form(_plain(row.get("theory"))),
-        form(_plain(row.get("bound"))),
+        form(_plain(row.get("bound")), ROUND_CEILING),
         {True: "kept", False: BROKEN}.get(row.get("within"), "none"),  # type: ignore[arg-type] # None is no key
     ]
 
@@ -166,14 +165,10 @@ def statement_table(study: Study) -> ReportTable:
         [
             str(audience),
             str(text),
-            "none finite" if epsilon is None else number(epsilon),
-            number(delta),
-            "none finite"
-            if total is None
-            else f"{number(total)} ({releases} releases)"
-            if releases != 1
-            else number(total),
-            number(total_delta),
+            _loss(epsilon, 0),
+            loss(delta),
+            _loss(total, 0) + (f" ({releases} releases)" if total is not None and releases != 1 else ""),
+            loss(total_delta),
             _cases(cases, len(study.cases)),
         ]
         for (audience, text, epsilon, delta, releases, total, total_delta), cases in groups.items()

@@ -3,12 +3,15 @@
 (function (fleetcount) {
   /** Return a count with separators; whole where it is large, one place behind the point where it is small: rounded
    * as in record_json.py. */
-  function shown(value) {
+  const shown = (value) => rounded(value, "halfEven");
+
+  function rounded(value, roundingMode) {
     if (value === null || value === undefined || !Number.isFinite(Number(value))) return "–";
     const number = Number(value);
     const places = Number.isInteger(number) || Math.abs(number) >= 100 ? 0 : 1;
-    const digits = { minimumFractionDigits: places, maximumFractionDigits: places, roundingMode: "halfEven" };
-    const text = number.toLocaleString("en", digits);
+    const digits = { minimumFractionDigits: places, maximumFractionDigits: places, roundingMode };
+    // As a text: a whole number beyond 2^53 keeps its digits, and 47.4 is not the double a little below it.
+    const text = new Intl.NumberFormat("en", digits).format(String(value));
     return text === "-0" || text === "-0.0" ? "0" : text;
   }
 
@@ -26,11 +29,11 @@
     ];
   }
 
-  /** Return an interval in words; "0, below noise" where no count explains an estimate far below 0, as "0 to 0"
-   * would read as an exact count. */
+  /** Return an interval in words, its ends rounded outwards; "0, below noise" where no count explains an estimate far
+   * below 0, as "0 to 0" would read as an exact count. */
   function interval(low, high, estimate) {
     if (belowNoise(low, high, estimate)) return BELOW_NOISE;
-    return shown(low) + " to " + shown(high);
+    return rounded(low, "floor") + " to " + rounded(high, "ceil");
   }
 
   const picks = new WeakMap();

@@ -5,10 +5,12 @@ For a demo alone, which knows the truths. It is no measurement.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN
 from fractions import Fraction
 from typing import Final
 
 import numpy as np
+from fleetcount_analysis.interval_words import rounded
 from fleetcount_analysis.reading import read
 from fleetcount_mechanisms.design import Design
 from fleetcount_simulator.engines.exact_law import drawn_outputs
@@ -51,5 +53,12 @@ def expectation_of(design: Design, truths: Sequence[int], devices: int, level: F
     tail = float(1 - level) / 2
     low, high = np.quantile(reading.estimates, (tail, 1 - tail), axis=0)
     widths = (reading.high - reading.low).mean(axis=0)
-    shown = (tuple(round(float(number), 1) for number in row) for row in (low, high, widths))
-    return Expectation(**dict(zip(("low", "high", "widths"), shown, strict=True)), level=level, runs=runs)
+    shown = {
+        name: tuple(float(rounded(number, 1, rounding)) for number in np.round(row, 9).tolist())
+        for name, row, rounding in (
+            ("low", low, ROUND_FLOOR),
+            ("high", high, ROUND_CEILING),
+            ("widths", widths, ROUND_HALF_EVEN),
+        )
+    }
+    return Expectation(**shown, level=level, runs=runs)
