@@ -8,6 +8,7 @@ from fractions import Fraction
 from pathlib import Path
 from urllib.parse import unquote
 
+import duckdb
 import fleetcount as fc
 import numpy as np
 import pyproj
@@ -303,8 +304,17 @@ def test_counts_of_a_part_of_the_fleet_say_so_wherever_they_are_read(
     schedule = replace(DAILY, windows=60)
     Records(tmp_path / "got", one_round_question(Mode.RESPONSE, schedule=schedule, one_in=30)).add([0, 1])
     said = "a release counts those who were asked in its window, about one device in 30"
+    export = ("question", "export", "--records", "got")
 
-    assert said in fleetcount("question", "export", "--records", "got", "--sum", "1").out
+    assert said in fleetcount(*export, "--sum", "1").out
+    assert json.loads(fleetcount(*export, "--sum", "1", "--json").out)["one_in"] == 30
     assert fleetcount("publish", "got", "--output", "site").code == 0
     assert said in (tmp_path / "site/question/index.html").read_text()
     assert said in fc.read_releases("got")._repr_html_()
+    assert (fleetcount(*export, "--output", "a.csv").code, fleetcount(*export, "--output", "a.parquet").code) == (0, 0)
+    heads = [
+        unquote((tmp_path / "a.csv").read_text().partition("\n")[0][2:]),
+        duckdb.sql("SELECT decode(value) FROM parquet_kv_metadata('a.parquet')").fetchall()[0][0],
+    ]
+    words = "devices asked in the window, about one in 30 of the fleet"
+    assert [(json.loads(one)["one_in"], json.loads(one)["counts"]) for one in heads] == [(30, words)] * 2

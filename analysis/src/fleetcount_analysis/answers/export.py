@@ -39,10 +39,10 @@ TOTAL_COLUMNS: Final = {
 }
 """What a table has behind them where releases have a total, by `Levels.total_key`: of all cells, or who told any."""
 
-"""The columns of texts that others chose."""
 _FORMAT: Final = "fleetcount-question-table-1"
 _KEY: Final = "fleetcount"
 _OF_SETS: Final = "vehicles that told this cell; a vehicle that has more than {most} tells {most} of them, drawn anew"
+_OF_THE_ASKED: Final = "devices asked in the window, about one in {one_in} of the fleet"
 _MEMORY: Final = "1GB"
 _PLAIN: Final = " ()[]{}:/-+*=<>"
 """What the first line of a CSV file holds as it is, beside letters and digits: no reader takes it for a delimiter."""
@@ -100,7 +100,7 @@ def _totals(table: QuestionTable) -> dict[str, NDArray[Any]]:
 
 def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
     """Return the description of the numbers, law, level, statement and missing windows, as plain JSON values."""
-    design = table.design
+    design, one_in = table.design, table.one_in
     return {
         "format": _FORMAT,
         "title": title,
@@ -110,6 +110,7 @@ def metadata_of(table: QuestionTable, title: str = "") -> dict[str, Any]:
         "aggregators": design.aggregators,
         "values": design.values,
         **({"counts": _OF_SETS.format(most=design.levels.most)} if design.levels.most > 1 else {}),
+        **({"counts": _OF_THE_ASKED.format(one_in=one_in), "one_in": one_in} if one_in > 1 else {}),
         **({design.levels.total_key: _total_of(design)} if design.levels.total else {}),
         **({"signals": list(table.parts)} if table.parts else {}),
         **({"margins": _margins_of(design)} if design.levels.margins else {}),

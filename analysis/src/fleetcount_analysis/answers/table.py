@@ -74,7 +74,7 @@ class QuestionTable:
     them.
     `windows`, `opens` and `units` have shape (W,), ascending in the index; `outputs` are the opened numbers, (W,
     outputs); `estimates`, `low` and `high` are in devices, (W, V), each interval separately at `level`. `statement` has
-    a sentence for each adversary, `missing` the reason of each missing window.
+    a sentence for each adversary, `missing` the reason of each missing window. A window asks one device in `one_in`.
     """
 
     design: Design
@@ -91,6 +91,7 @@ class QuestionTable:
     estimates: Floats = field(repr=False)
     low: Integers = field(repr=False)
     high: Integers = field(repr=False)
+    one_in: int = 1
 
     @property
     def raw(self) -> Integers:

@@ -93,7 +93,8 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
         lines.append(_written(kept, output, kind or _FORMATS[output.suffix], questions["windows"]))
     missing = {str(index): reason for index, reason in sorted(kept.table.missing.items())}
     rows = [row for _, row in told if row is not None]
-    found = {"question": kept.question.name, "missing": missing, "answers": rows}
+    found: dict[str, Any] = {"question": kept.question.name, "missing": missing, "answers": rows}
+    found |= {} if kept.question.one_in == 1 else {"one_in": kept.question.one_in}
     show(found | ({} if output is None else {"written": str(output)}), lines, as_json=as_json)
 
 

@@ -6,7 +6,7 @@ Reads files; it must not print, and computes nothing itself: `fleetcount_analysi
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -85,6 +85,7 @@ class KeptTable:
             table.width,
             table.parts,
         )
+        part = replace(part, one_in=table.one_in)
         devices = None if self.participants is None else tuple(self.participants[row] for row in rows)
         opened = tuple(self.opened[row] for row in rows)
         return KeptTable(question=self.question, table=part, participants=devices, opened=opened, zoom=self.zoom)
@@ -175,6 +176,7 @@ def table_of(
     width = question.domain.coarser(sides[zoom]).columns if isinstance(question.domain, SquareGrid) else None
     design, level, parts = table_design(question.design, zoom), question.release.level, names_of(question.domain)
     table = question_table(design, level, labels, statement, counts, missing, width, parts)
+    table = replace(table, one_in=question.one_in)
     kept = tuple(opened)
     return KeptTable(question=question, table=table, participants=tuple(devices) or None, opened=kept, zoom=zoom)
 
