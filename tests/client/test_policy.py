@@ -158,8 +158,8 @@ def test_a_loss_with_a_delta_is_charged_in_divergences_and_never_as_a_pure_one()
     charge = charge_of(question, policy)
     assert (charge.epsilon, charge.loss is not None and charge.loss.pure) == (None, None)
     assert charge.loss is not None
-    # Order 5, two cells: 5 * 2 / (2 * 662), in units of 2**-40, rounded up.
-    assert (charge.loss.orders, charge.loss.at) == ((5,), (-(-5 * 2**40 // 662),))
+    # Order 5, two cells: 5 * 2 / (2 * 662), in units of 1e-12, rounded up.
+    assert (charge.loss.orders, charge.loss.at) == ((5,), (-(-5 * 10**12 // 662),))
 
 
 def test_an_exact_release_and_direct_mode_are_answered_when_the_owner_says_so() -> None:
@@ -236,14 +236,27 @@ def test_the_budget_takes_the_last_charge_that_fits_and_no_more() -> None:
 
 
 def test_a_sum_that_rounding_takes_over_the_limit_does_not_read_as_the_limit() -> None:
-    # A tenth is no multiple of 2**-40, in which losses are rounded up.
-    spent = [charge(1, START, "0.1"), charge(2, START, "0.1")]
+    # No multiple of 1e-12, in which losses are rounded up.
+    third = "0.3333333333333"
+    spent = [charge(1, START, third), charge(2, START, third)]
 
-    refusal = judge_charge(open_policy(total_epsilon=Fraction(3, 10)), spent, charge(3, START, "0.1"))
+    refusal = judge_charge(open_policy(total_epsilon=Fraction(1)), spent, charge(3, START, third))
 
     assert refusal is not None
+    assert "would add up to 1.000000000002 within" in refusal.message
+    assert "the limit is 1;" in refusal.message
+
+
+def test_decimals_of_twelve_places_fill_a_total_exactly() -> None:
+    spent = [charge(1, START, "0.1"), charge(2, START, "0.1")]
+    filled = open_policy(total_epsilon=Fraction("0.300000000001"))
+
+    assert judge_charge(open_policy(total_epsilon=Fraction(3, 10)), spent, charge(3, START, "0.1")) is None
+    assert judge_charge(filled, spent, charge(3, START, "0.100000000001")) is None
+    refusal = judge_charge(filled, spent, charge(3, START, "0.100000000002"))
+    assert refusal is not None
     assert "would add up to 0.300000000002 within" in refusal.message
-    assert "the limit is 0.3;" in refusal.message
+    assert "the limit is 0.300000000001;" in refusal.message
 
 
 def test_a_charge_of_the_last_year_is_refused_although_no_calendar_has_when_it_would_fit() -> None:
@@ -305,7 +318,7 @@ def test_exposures_are_plain_sums_over_every_period_that_touches_a_new_charge(se
     for number in range(0, 240, 3):
         new = [some_charge(number + turn) for turn in range(rng.choice([1, 1, 3]))]
         found = most_seen(ledger.charges, new, 3600)
-        over = [(f"{float(most):.12g}", most > limit) for most, limit in zip(found, limits, strict=True)]
+        over = [(f"{float(most):.15g}", most > limit) for most, limit in zip(found, limits, strict=True)]
         refusal = ledger.judge(wary, new)
         assert (refusal is not None) == any(above for _, above in over)
         if refusal is not None:

@@ -146,7 +146,7 @@ async def test_a_one_sided_question_is_joined_only_by_an_owner_who_takes_it_and_
 
     charges = device.spool.charges()
     assert {charge.relation for charge in charges} == {Relation.ONE_SIDED}
-    tenth = -(-(2**40) // 10)
+    tenth = 10**11
     assert len(charges) == question.schedule.windows
     assert all(charge.loss is not None and set(charge.loss.at) == {tenth} == {charge.loss.pure} for charge in charges)
 

@@ -308,7 +308,7 @@ class _Totals:
     def _over(self, rule: str, what: str, value: Decimal | Fraction) -> PolicyRefusal:
         shown, limit = float(value), float(getattr(self._policy, rule))
         message = (
-            f"{what} would add up to {shown:.12g} within {self._policy.budget_period_s} s; the limit is {limit:.6g}"
+            f"{what} would add up to {shown:.15g} within {self._policy.budget_period_s} s; the limit is {limit:.15g}"
         )
         return PolicyRefusal(rule=rule, message=message)
 

@@ -13,7 +13,7 @@ from math import exp
 
 import pytest
 from fleetcount_mechanisms.accounting.periods import LossFilter, TimedLoss
-from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
+from fleetcount_mechanisms.accounting.vectors import SCALE, LossBudget, LossVector
 from fleetcount_mechanisms.composition import optimal_epsilon
 from fleetcount_mechanisms.renyi import entry_price, pure_divergence
 
@@ -133,7 +133,7 @@ def test_spending_delta_as_it_goes_is_no_filter_and_is_caught() -> None:
 
 def test_a_filter_without_the_price_of_its_order_is_caught() -> None:
     orders = LossBudget.for_promise(EPSILON, DELTA).orders
-    limit = int(EPSILON * 2**40)
+    limit = int(EPSILON * SCALE)
 
     assert reached(SMALL_LAWS, 22, lambda held, move: total((*held, move), orders).at[0] <= limit, EPSILON) > DELTA
 

@@ -24,7 +24,7 @@ _LITERAL: Final = re.compile(r"-?[0-9]+")
 _CLOSE: Final = Fraction(1, 10**12)
 _LARGEST_TOLERANCE: Final = Fraction(1, 10**5)
 _LEDGER_STEP: Final = Fraction(1, 10**11)
-"""Ledgers round up each charge to 2**-40."""
+"""Ledgers round up each charge to 1e-12."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,18 +154,18 @@ def _least(holds: Callable[[Fraction], bool], largest: Fraction) -> Fraction:
     return Fraction(high, _GRID)
 
 
-SCALE: Final = 1 << 40
-"""Losses are integers of 2**-40, rounded up: sums of them are exact, and the same on every machine."""
+SCALE: Final = 10**12
+"""Losses are integers of 1e-12, rounded up: sums are exact, also of decimals, and the same on every machine."""
 
 
 def scaled_up(loss: Fraction) -> int:
-    """Return the smallest integer of 2**-40 at or above a loss known to 1e-60."""
+    """Return the smallest integer of 1e-12 at or above a loss known to 1e-60."""
     return int(fraction_up(loss, SCALE) * SCALE)
 
 
 def decimal_of(scaled: int) -> Decimal:
-    """Return an integer of 2**-40 as a decimal with 12 places, rounded up."""
-    return Decimal(-(-scaled * 10**12 // SCALE)).scaleb(-12)
+    """Return an integer of 1e-12 as a decimal with 12 places."""
+    return Decimal(scaled).scaleb(-12)
 
 
 def checked_orders(orders: tuple[int, ...]) -> tuple[int, ...]:
@@ -186,7 +186,7 @@ def checked_orders(orders: tuple[int, ...]) -> tuple[int, ...]:
 class LossVector:
     """The loss of answers: `at[i]` bounds the Renyi divergence of order `orders[i]`, `pure` the pure epsilon.
 
-    In integers of 2**-40, rounded up. `pure` is None where no finite pure epsilon exists. Vectors of the same orders
+    In integers of 1e-12, rounded up. `pure` is None where no finite pure epsilon exists. Vectors of the same orders
     add, also when each question depends on all earlier outputs: the sums bound the loss of all of them together.
 
     Raises:
@@ -293,12 +293,12 @@ class LossBudget:
 
     @cached_property
     def limit(self) -> int:
-        """Epsilon in integers of 2**-40, rounded down."""
+        """Epsilon in integers of 1e-12, rounded down."""
         return int(self.epsilon * SCALE)
 
     @cached_property
     def entry_prices(self) -> tuple[int, ...]:
-        """c_a(delta/|A|) of each order, in integers of 2**-40, rounded up."""
+        """c_a(delta/|A|) of each order, in integers of 1e-12, rounded up."""
         share = Fraction(self.delta) / len(self.orders)
         return tuple(scaled_up(entry_price(order, share)) for order in self.orders)
 
