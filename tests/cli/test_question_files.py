@@ -697,6 +697,8 @@ WRONG_FRAMES = [
     ('"-4928877.56"', '"+1"', "domain.frame.offset_y is"),
     ("offset_y", "offset_z", "domain.frame.offset_z"),
     ("epsg = 25832, ", "", "domain.frame.epsg"),
+    ('25832, offset_x = "-683195.58"', '4326, offset_x = "-179.9"', "domain.columns is 8: grid from x 179.9 to 2179.9"),
+    ('25832, offset_x = "-683195.58"', '3857, offset_x = "-20037000"', "allowed: -20037508.34279 to 20037508.34279"),
     ("frame = {", "frame = [{", "."),
 ]
 

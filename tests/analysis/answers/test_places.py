@@ -77,6 +77,18 @@ def test_what_holds_no_area_is_refused(area: dict) -> None:
         cells_inside(GRID, area)
 
 
+def test_a_line_by_the_longer_way_around_the_earth_is_refused() -> None:
+    places = GridPlaces(
+        x0=Fraction(179), y0=Fraction(0), size=Fraction(1), columns=2, rows=1, to_degrees=lambda x, y: (x, y)
+    )
+    for ring in (box(179.2, 0, -179.8, 1), box(-179.8, 0, 179.2, 1)[:-1]):
+        with pytest.raises(RangeError, match=r"ring 1 of polygon 1 is a line from longitude -?179.[28] to -?179.[28]"):
+            cells_inside(places, {"type": "Polygon", "coordinates": [ring]})
+
+    for found, ring in (({1}, box(179.2, 0, 180.2, 1)), ({2}, box(-180, 0, -179.2, 1)), ({1, 2}, box(-180, 0, 180, 1))):
+        assert cells_inside(places, {"type": "Polygon", "coordinates": [ring]}) == found
+
+
 def test_an_area_in_another_reference_system_is_refused() -> None:
     area = {"type": "Polygon", "coordinates": [box(11.29, 44.5, 11.32, 44.52)]}
     placed = GridPlaces(

@@ -178,6 +178,17 @@ def test_declared_hexagons_leave_all_others_outside() -> None:
     assert 20 < made.question.values < 60
 
 
+def test_squares_around_an_origin_go_on_across_180_degrees() -> None:
+    question = {"cells": "square", "size_m": 10_000, "origin": [Decimal("179.9"), 0]}
+
+    numbers, values = answered(question, DEGREES, at([179.95, -179.95, 179.85, -179.75], [0.01] * 4))
+
+    assert numbers.tolist() == [2, 3, 1, 5]
+    assert values.question.values == 5
+    bounded = {"cells": "square", "size_m": 1_000_000, "bounds": [-180, 0, 180, 1]}
+    assert answered(bounded, DEGREES, at([179.95, -179.95], [0.01] * 2))[0].tolist() == [41, 1]
+
+
 def test_metres_become_hexagons_around_an_origin() -> None:
     origin = [Decimal("11.3"), Decimal("44.5")]
     extent = Fraction(0), Fraction(0), Fraction(5001), Fraction(5001)

@@ -175,14 +175,17 @@ def cells_inside(places: Places, area: Mapping[str, Any]) -> frozenset[int]:
 
     Raises:
         RangeError: another kind of GeoJSON, another reference system, a ring of fewer than 4 positions, a position that
-            is not two finite numbers, or a ring that crosses itself, of which nobody knows what is inside; or an area
-            with no middle inside, which would be a sum over nothing.
+            is not two finite numbers, or a ring that crosses itself, of which nobody knows what is inside, or has a
+            line by the longer way around the Earth; or an area with no middle inside, which would be a sum over
+            nothing.
     """
     _check_system(places, area)
     centres, inside = places.centres(), np.zeros(places.values, dtype=bool)
     in_degrees = places.coordinates == DEGREES
     for number, polygon in enumerate(_polygons(area), start=1):
         rings = [_checked_ring(ring) for ring in polygon]
+        if in_degrees:
+            _check_across_180(number, rings)
         _check_crossings(number, rings)
         if not rings:
             continue
@@ -253,6 +256,20 @@ def _checked_ring(ring: Any) -> Floats:  # anything that JSON can hold
     if corners.ndim != 2 or len(corners) < 4 or corners.shape[1] != 2 or not np.all(np.isfinite(corners)):
         raise RangeError("ring", f"{len(corners)} positions", "4 or more of two finite numbers, the last as the first")
     return corners
+
+
+def _check_across_180(number: int, rings: list[Floats]) -> None:
+    """Refuse a line from 179 to -179 degrees: people mean the short way, RFC 7946 (section 3.1.9) the other one."""
+    for place, ring in enumerate(rings, start=1):
+        begin, end = ring[:, 0], np.roll(ring[:, 0], -1)
+        steps = np.abs(end - begin)
+        if (wrong := (steps > 180) & (steps < 360)).any():
+            at = int(np.argmax(wrong))
+            raise RangeError(
+                f"ring {place} of polygon {number}",
+                f"a line from longitude {begin[at]:.9g} to {end[at]:.9g}",
+                "lines over at most 180 degrees, or all 360; an area across 180 is cut there, or goes on above 180",
+            )
 
 
 def _check_crossings(number: int, rings: list[Floats]) -> None:

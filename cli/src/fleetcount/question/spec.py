@@ -35,6 +35,7 @@ from fleetcount_protocol.window.domain import (
     MAX_VALUES,
     PLACE_BITS,
     Cross,
+    SquareGrid,
     ValueDomain,
     all_prefixes,
     most_of,
@@ -46,6 +47,7 @@ from fleetcount_protocol.window.fields import (
     Mode,
     UploadStyle,
 )
+from fleetcount_protocol.window.signal import decimal_text
 from fleetcount_transport.domain_table import SIGNAL_TEXT, exact_numbers, read_domain
 from fleetcount_transport.settings import (
     UnfitKeyError,
@@ -132,6 +134,11 @@ def _given(root: Table, keys: tuple[str, ...]) -> str | None:
 
 _SECTIONS: Final = ("question", "domain", "drill_down", "schedule", "mechanism", "release", "aggregators")
 _UPLOAD_STYLES: Final = ("two_instalments", "one_envelope")
+_FRAME_ENDS: Final = {
+    4326: (Fraction(180), Fraction(90)),
+    3857: (Fraction("20037508.342790"), Fraction("20037508.342790")),
+}
+"""How far x and y go, both ways, in reference systems that do not go on across 180 degrees of longitude."""
 _MOST_BITS: Final = MAX_VALUES.bit_length() - 1
 """A step of one more bit would have 4,096 candidates; the limit is 4,095."""
 _NONE: Final = "none"
@@ -245,7 +252,11 @@ def read_spec(
     """
     root = read_toml(path, _SECTIONS)
     with told_by_key(root):
-        return _question(root, now, verify_seed_digest, epsilon, followed)
+        made = _question(root, now, verify_seed_digest, epsilon, followed)
+        for part in made.parts:
+            if isinstance(part.domain, SquareGrid):
+                _check_on_earth(part.domain)
+        return made
 
 
 def _question(
@@ -308,6 +319,23 @@ def _signal(root: Table, given: str | None, domain: ValueDomain) -> str:
     if given is None:
         raise root.section("question", None).refuse("signal", "a VSS path")
     return given
+
+
+def _check_on_earth(grid: SquareGrid) -> None:
+    """Refuse a grid that goes on where its frame ends: a vehicle there is told to be at the frame's other end."""
+    if grid.frame is None or grid.frame.epsg not in _FRAME_ENDS:
+        return
+    frame, ends = grid.frame, _FRAME_ENDS[grid.frame.epsg]
+    sides = ((grid.x0, frame.offset_x, grid.columns), (grid.y0, frame.offset_y, grid.rows))
+    for what, most, (start, offset, count) in zip(("x", "y"), ends, sides, strict=True):
+        low = start - Fraction(offset)
+        high = low + grid.size * count
+        if low < -most or high > most:
+            end = decimal_text(most)
+            raise QuestionError(
+                f"grid from {what} {decimal_text(low)} to {decimal_text(high)} of EPSG {frame.epsg}, allowed: -{end} to"
+                f" {end}; across 180 degrees of longitude the metres of a UTM zone go on (EPSG 326zz, 327zz)"
+            )
 
 
 def _domain_and_walk(root: Table, table: Table) -> tuple[ValueDomain, DrillDown | None]:

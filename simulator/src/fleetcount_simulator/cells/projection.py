@@ -1,13 +1,15 @@
 """Degrees to metres and back around one point: the equirectangular projection, good for a city (within 0.1 % at 50 km).
 
 x = R cos(φ₀) (λ - λ₀), y = R (φ - φ₀), in radians, R the mean radius of the Earth (6,371,008.8 m, IUGG). It knows no
-cells. Longitudes are not wrapped at 180 degrees.
+cells. Longitudes are not wrapped at 180 degrees, but by `around`.
 """
 
 import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
+
+import numpy as np
 
 from fleetcount_simulator.cells.model import Floats
 
@@ -25,6 +27,11 @@ class Projection:
     @property
     def _metres_per_degree_east(self) -> float:
         return METRES_PER_DEGREE * math.cos(math.radians(float(self.latitude)))
+
+    def around(self, longitude: Floats) -> Floats:
+        """Return the same longitudes where they are at most 180 degrees from the point: 180.05 for -179.95."""
+        away = longitude - float(self.longitude)
+        return np.asarray(longitude - 360.0 * (away > 180) + 360.0 * (away < -180), dtype=np.float64)
 
     def to_metres(self, longitude: Floats, latitude: Floats) -> tuple[Floats, Floats]:
         """Return x (east) and y (north) in metres."""

@@ -63,7 +63,8 @@ class Squares:
         """Return the key of every position: row and column packed, so that keys ascend as values do."""
         x, y = positions.x, positions.y
         if self.projection is not None:
-            x, y = self.projection.to_metres(x, y)
+            # An open grid lies around its origin; bounds are a part of the plane from -180 to 180 degrees.
+            x, y = self.projection.to_metres(self.projection.around(x) if self.shape is None else x, y)
         columns, rows = steps_of(x, self.x0, self.size), steps_of(y, self.y0, self.size)
         if self.shape is None:
             inside = (np.abs(columns) < _HALF) & (np.abs(rows) < _HALF)
