@@ -27,6 +27,9 @@ def test_a_plan_shows_error_smallest_count_and_every_adversary(fleetcount: Calla
     assert all(f"{view.audience}: {view.sentence}" in ran.out for view in views)
     numbers = [line.split() for line in ran.out.splitlines() if line.strip().startswith("1,000 ")]
     assert numbers == [["1,000", "54.9", "896", "1,114", "218", "21.8"]]
+    direct = fleetcount(*GOOD, "--mechanism", "direct").out.splitlines()
+    [last] = [line.split() for line in direct if line.lstrip().startswith("100,000  ")]
+    assert float(last[5]) == pytest.approx(int(last[4]) / 1000, rel=1e-3), "a width is not 0 %"
 
 
 NUMBER = ("plan", "--devices", "1000", "--mechanism", "direct", "--epsilon", "1")

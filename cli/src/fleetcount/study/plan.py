@@ -14,7 +14,7 @@ import click
 from click.core import ParameterSource
 from fleetcount_analysis.answers import joined_errors, smallest_refused
 from fleetcount_analysis.csv_texts import csv_table
-from fleetcount_analysis.interval_words import level_text
+from fleetcount_analysis.interval_words import level_text, number_text
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
 from fleetcount_mechanisms.planning import SHOWN, Plan, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
@@ -304,7 +304,7 @@ def _exact(value: Fraction) -> str:
 
 def _printed(row: tuple[int, float, int, int]) -> tuple[str, ...]:
     count, error, low, high = row
-    share = f"{100 * (high - low) / count:.1f}" if count else "-"
+    share = number_text(100 * (high - low) / count) if count else "-"
     return f"{count:,}", f"{error:,.1f}", f"{low:,}", f"{high:,}", f"{high - low:,}", share
 
 
