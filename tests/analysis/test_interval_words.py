@@ -1,5 +1,6 @@
 """Levels and numbers in words: what is written is not more than is known, and two ends that differ read differently."""
 
+from decimal import ROUND_FLOOR
 from fractions import Fraction
 
 import pytest
@@ -50,3 +51,4 @@ def test_a_large_number_has_all_digits_before_the_point() -> None:
         "12.35",
         "nan",
     ]
+    assert number_text(float("nan"), rounding=ROUND_FLOOR) == "nan"

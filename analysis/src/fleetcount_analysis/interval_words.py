@@ -52,9 +52,11 @@ def number_text(number: float, width: float = 0.0, rounding: str = "") -> str:
     An interval far from 0 is narrow beside its ends: with four digits alone both may read alike. Without a `rounding`
     (`rounded`) it is rounded to the nearest.
     """
+    if not math.isfinite(number):
+        return f"{number}"
     sizes = [(abs(number), 3), (width, 2)]
     places = max((digits - math.floor(math.log10(size)) for size, digits in sizes if 0 < size < math.inf), default=0)
-    if not math.isfinite(number) or (number and not 1e-4 <= abs(number) < 1e15):
+    if number and not 1e-4 <= abs(number) < 1e15:
         digits = 3 - math.floor(math.log10(abs(number))) if rounding else 0
         return f"{float(rounded(number, digits, rounding)) if rounding else number:,.4g}"
     places = min(max(places, 0), _MOST_PLACES)

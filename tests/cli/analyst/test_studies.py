@@ -58,3 +58,12 @@ def test_what_is_not_there_or_out_of_range_is_said(scenario: Path) -> None:
         fc.simulate(scenario, runs=0)
     with pytest.raises(UsageError, match="workers is 999"):
         fc.simulate(scenario, workers=999)
+
+
+def test_a_table_in_a_notebook_rounds_ends_outwards_and_losses_up() -> None:
+    columns = {name: [1.23456] for name in ("estimate", "low", "high", "epsilon", "total_epsilon")}
+
+    shown = re.findall(r"<td[^>]*>([^<]*)</td>", fc.Table(columns=columns)._repr_html_())
+
+    assert shown == ["1.235", "1.234", "1.235", "1.235", "1.235"]
+    assert ">-0.5678<" in fc.Table(columns={"high": [-0.56789]})._repr_html_()

@@ -5,6 +5,7 @@ No such library is a dependency: each is imported by the method that needs it. I
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from html import escape
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -22,6 +23,13 @@ if TYPE_CHECKING:  # Optional libraries; `make check` has no Polars, which is la
 
 Row = Sequence[object]
 _SHOWN: Final = 20
+_ROUNDINGS: Final = {
+    "low": ROUND_FLOOR,
+    "high": ROUND_CEILING,
+    "epsilon": ROUND_CEILING,
+    "total_epsilon": ROUND_CEILING,
+}
+"""How columns of ends and of losses are rounded, in which the nearest would be too good."""
 """Rows of a table in a notebook; the frames have all of them."""
 
 
@@ -126,7 +134,7 @@ def html_table(
     """Return a table for a notebook: every text escaped, numbers to the right; `hidden` rows are named below it."""
     parts = [f"<p><b>{escape(title)}</b></p>"] if title else []
     parts.append(f"<table><thead><tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr></thead><tbody>")
-    parts += [f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows]
+    parts += [f"<tr>{''.join(map(_cell, row, head))}</tr>" for row in rows]
     parts.append("</tbody></table>")
     if hidden > 0:
         parts.append(f"<p>and {hidden:,} more rows</p>")
@@ -134,9 +142,10 @@ def html_table(
     return "".join(parts)
 
 
-def _cell(value: object) -> str:
+def _cell(value: object, column: str) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        text = f"{value:,}" if isinstance(value, int) else number_text(value)
+        rounding = _ROUNDINGS.get(column, "")
+        text = f"{value:,}" if isinstance(value, int) else number_text(value, rounding=rounding)
         return f'<td style="text-align:right">{text}</td>'
     return f'<td style="text-align:left">{escape(str(value))}</td>'
 
