@@ -73,6 +73,16 @@ def test_five_hundred_questions_one_after_the_other_are_refused_with_sum_and_lim
     assert 40 < float(said.split("lose epsilon ")[1].split(maxsplit=1)[0]) <= 48
 
 
+def test_questions_of_a_tenth_fill_a_limit_of_three_tenths_and_no_more() -> None:
+    charges = [period_charge(question(number, "0.1")) for number in range(4)]
+    limits = Limits(total_epsilon=Decimal("0.3"))
+
+    check_period(charges[2], charges[:2], limits)
+
+    with pytest.raises(QuestionError, match=r"lose epsilon 0\.4 at delta 1e-09 .* at most 0\.3$"):
+        check_period(charges[3], charges[:3], limits)
+
+
 def test_a_renamed_question_and_another_spelling_of_the_signal_are_the_same() -> None:
     limits = Limits(total_epsilon=Decimal(4))
     first = period_charge(question(0))
