@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # Optional libraries; `make check` has no Polars, which is la
 
 Row = Sequence[object]
 _SHOWN: Final = 20
+"""Rows of a table in a notebook; the frames have all of them."""
 _ROUNDINGS: Final = {
     "low": ROUND_FLOOR,
     "high": ROUND_CEILING,
@@ -30,7 +31,6 @@ _ROUNDINGS: Final = {
     "total_epsilon": ROUND_CEILING,
 }
 """How columns of ends and of losses are rounded, in which the nearest would be too good."""
-"""Rows of a table in a notebook; the frames have all of them."""
 
 
 class MissingPackageError(UsageError, ImportError):
