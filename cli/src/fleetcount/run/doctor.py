@@ -7,8 +7,10 @@ import asyncio
 import base64
 import json
 import os
+import ssl
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -32,6 +34,8 @@ from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import QuestionOffer
 from fleetcount_protocol.question.question import Question
+from fleetcount_transport.key_files import tls_context
+from fleetcount_transport.server_config import TlsTable
 from fleetcount_transport.toml_table import read_toml
 
 from fleetcount.command.base import CheckFailedError, StrictCommand, one_line
@@ -72,7 +76,9 @@ async def examine_aggregator(path: Path) -> list[Finding]:
     findings += _aggregator_files(config)
     findings.append(guarded("store", lambda: _store(config)))
     findings.append(guarded("disk", lambda: check_disk(config.aggregator.state_directory)))
-    findings.append(await check_port("own device port", config.grpc.device_listen, needed=False))
+    for port, listen in (("device", config.grpc.device_listen), ("peer", config.grpc.peer_listen)):
+        own = _handshake(config.tls) if not config.grpc.insecure else lambda: None
+        findings.append(await check_port(f"own {port} port", listen, own, config.aggregator.id, needed=False))
     findings += await asyncio.gather(
         *(_peer(path, peer.id, peer.endpoint, config.limits.largest_skew_s) for peer in config.peers)
     )
@@ -82,6 +88,10 @@ async def examine_aggregator(path: Path) -> list[Finding]:
     if config.mqtt is not None:
         findings += await _check_broker(config, config.mqtt, time.time())
     return findings + check_running(config.metrics)
+
+
+def _handshake(tls: TlsTable) -> Callable[[], ssl.SSLContext | None]:
+    return partial(tls_context, tls.aggregator_ca_file, tls.certificate_file, tls.key_file)
 
 
 def _aggregator_files(config: AggregatorConfig) -> list[Finding]:
@@ -184,7 +194,8 @@ async def _peer(path: Path, name: str, endpoint: str, largest_skew_s: float) -> 
 
 async def _check_broker(config: AggregatorConfig, table: MqttTable, now: float) -> list[Finding]:
     """Return what is right or wrong with the broker's port, each slot's certificate, and the slots of processes."""
-    findings = [await check_port("MQTT broker", table.broker)]
+    own = partial(tls_context, table.ca_file, table.certificate_file, table.key_file)
+    findings = [await check_port("MQTT broker", table.broker, own)]
     if table.certificate_file not in (None, config.tls.certificate_file):
         findings.append(_certificate(config, table, 0, now))
     if table.certificate_file is not None:
@@ -279,6 +290,9 @@ async def _relay(path: Path) -> list[Finding]:
     config, now = load_relay_config(path), time.time()
     tls = config.tls
     certificate, key = tls.certificate_file, tls.key_file
+    own, name = _handshake(tls), ""
+    with suppress(FleetcountError, OSError):  # What the check of the certificate says.
+        name = next(iter(aggregator_names(load_certificate(certificate))), "")
 
     def chain() -> Finding:
         return check_certificate(certificate, key, load_authorities(tls.aggregator_ca_file), Purpose.RELAY, now)
@@ -291,8 +305,10 @@ async def _relay(path: Path) -> list[Finding]:
         guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key], []),
-        await check_port("own device port", config.relay.listen, needed=False),
-        *await asyncio.gather(*(check_port(f"aggregator {one.id}", one.endpoint) for one in config.aggregators)),
+        await check_port("own device port", config.relay.listen, own, name, needed=False),
+        *await asyncio.gather(
+            *(check_port(f"aggregator {one.id}", one.endpoint, own, one.id) for one in config.aggregators)
+        ),
         *check_running(config.metrics),
     ]
 

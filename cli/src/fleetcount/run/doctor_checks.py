@@ -8,7 +8,7 @@ import ctypes
 import os
 import platform
 import shutil
-import socket
+import ssl
 import stat
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -207,18 +207,36 @@ def _kernel_synchronised() -> bool | None:
     return None if answer < 0 else answer != _TIME_ERROR
 
 
-async def check_port(what: str, endpoint: str, *, needed: bool = True) -> Finding:
-    """Check that something listens at "host:port"."""
+async def check_port(
+    what: str, endpoint: str, tls: Callable[[], ssl.SSLContext | None], name: str = "", *, needed: bool = True
+) -> Finding:
+    """Check that who listens at "host:port" shows a certificate of `name`, or with "" of the host.
+
+    `tls` makes the context of the handshake, None where the party is reached without TLS: then anything may listen.
+    """
     host, port = split_endpoint(endpoint)
     try:
         async with asyncio.timeout(CONNECT_S):
             _, writer = await asyncio.open_connection(host, port)
-        writer.close()
-    except (OSError, TimeoutError, socket.gaierror) as error:
-        reason = getattr(error, "strerror", None) or type(error).__name__
+    except (OSError, TimeoutError) as error:
         severity = Severity.FAILED if needed else Severity.NOTE
-        return Finding(what=what, severity=severity, text=f"{endpoint}: {str(reason).lower()}")
-    return ok(what, f"{endpoint} listens")
+        return Finding(what=what, severity=severity, text=f"{endpoint}: {_why(error)}")
+    try:
+        if (context := tls()) is None:
+            return note(what, f"{endpoint} listens; without TLS it does not prove who it is")
+        async with asyncio.timeout(CONNECT_S):
+            await writer.start_tls(context, server_hostname=name or host)
+    except (FleetcountError, OSError, TimeoutError) as error:
+        return failed(what, f"{endpoint}: what listens there does not prove that it is {name or host!r}: {_why(error)}")
+    finally:
+        writer.close()
+    return ok(what, f"{endpoint} listens, with the certificate of {name or host!r}")
+
+
+def _why(error: Exception) -> str:
+    # OpenSSL's own words for a certificate are better than the name of its error.
+    said = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)
+    return said.lower() if isinstance(error, OSError) and said else said or type(error).__name__
 
 
 def check_running(metrics: MetricsTable | None) -> list[Finding]:
