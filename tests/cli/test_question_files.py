@@ -114,7 +114,11 @@ def test_a_question_is_created_signed_once_by_each_and_submitted(fleetcount: Cal
         (deployed / f"other.{suffix}").write_bytes((deployed / f"q.{suffix}").read_bytes())
     again = fleetcount("question", "submit", *operator("alpha")[:-1], "other.question")
     assert (again.code, "q.question is the same question; it is submitted once" in again.error_line) == (3, True)
-    (windows / "q.refused").write_text("a helper was out of reach\n")
+    for name, said in (("a", "no question"), ("q", "a helper was out of reach")):
+        (windows / f"{name}.refused").write_text(f"{said}\n")
+    (windows / "a.question").write_text("no question")
+    again = fleetcount("question", "submit", *operator("alpha"))
+    assert (again.code, "was refused: a helper was out of reach (" in again.error_line) == (3, True)
     assert fleetcount("question", "submit", *operator("alpha")[:-1], "other.question").code == 0
     assert "exists already" in fleetcount(*CREATE).error_line
 

@@ -47,6 +47,7 @@ from fleetcount.question.files import (
     new_question_files,
     question_json,
     read_question,
+    refusal_of,
     seed_path,
     unsigned,
 )
@@ -301,7 +302,7 @@ def submit_question(path: Path, operator: Operator, now: float) -> Path:
     Raises:
         UsageError: not the leader, signatures missing, the seed is missing or not the question's, or the first
             window takes no answers any more.
-        RefusedByPolicyError: it was submitted before.
+        RefusedByPolicyError: it was submitted before, or refused.
         SignatureError, QuestionError: a signature that does not verify.
     """
     signed = read_question(path)
@@ -326,6 +327,8 @@ def submit_question(path: Path, operator: Operator, now: float) -> Path:
     directory = operator.config.aggregator.question_directory
     target = directory / path.name
     if target.exists():
+        if refusal := refusal_of(directory, question):
+            raise RefusedByPolicyError(f"{refusal}; give the question another file name to submit it once more")
         raise UsageError(f"{target} exists already; give the question another file name")
     _check_first(directory, question)
     write_file(seed_path(target), seed, mode=0o600)

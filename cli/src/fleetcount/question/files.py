@@ -6,6 +6,7 @@ NAME.question is signed once by every operator; NAME.seed lies beside it. Reads 
 import json
 import textwrap
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from math import ceil, inf
 from pathlib import Path
@@ -32,7 +33,7 @@ from fleetcount_protocol.window.domain import Prefixes, most_of, signals_text
 from fleetcount_protocol.window.fields import LevelKind, level_words
 
 from fleetcount.command.base import one_line, utc
-from fleetcount.command.options import read_bytes, write_file
+from fleetcount.command.options import read_bytes, read_text, write_file
 from fleetcount.command.statements import privacy_lines, views_json
 
 _COIN_WORDS: Final = {Coin.WINDOW: "one window", Coin.DAY: "a whole UTC day", Coin.QUESTION: "the whole question"}
@@ -64,6 +65,16 @@ def read_question(path: Path) -> SignedQuestion:
         return decode_signed_question(data)
     except FleetcountError as error:
         raise UsageError(f"{path} is no question file: {error}") from error
+
+
+def refusal_of(directory: Path, question: Question) -> str:
+    """Return why the aggregator of a question directory refused a question that lies there, "" if it did not."""
+    for refusal in sorted(directory.glob("*.refused")):
+        with suppress(UsageError):  # Of an order, or of what is no question.
+            if read_question(refusal.with_suffix(".question")).question.question_id == question.question_id:
+                said = read_text(refusal).strip()
+                return f"question {question.question_id.hex()[:12]} was refused: {said} ({refusal})"
+    return ""
 
 
 def unsigned(question: Question) -> SignedQuestion:

@@ -41,9 +41,9 @@ from fleetcount_protocol.window.domain import signals_text
 
 from fleetcount.command.base import RefusedByPolicyError, StrictCommand, utc
 from fleetcount.command.numbers import spans_text
-from fleetcount.command.options import PATH, parse_count, read_bytes, read_text, write_file
+from fleetcount.command.options import PATH, parse_count, read_bytes, write_file
 from fleetcount.keys.operator import CONFIG, Operator, operator_of
-from fleetcount.question.files import check_name, read_question
+from fleetcount.question.files import check_name, read_question, refusal_of
 
 _FILE_BYTES: Final = MAX_ORDER_BYTES + 128
 _MARGIN_S: Final = 5
@@ -217,10 +217,8 @@ def installed_question(question: Question, config: AggregatorConfig) -> Question
     for one in found:
         if one.question_id == question.question_id:
             return one
-    for path in sorted(config.aggregator.question_directory.glob("*.question")):
-        refusal = path.with_suffix(".refused")
-        if refusal.is_file() and read_question(path).question.question_id == question.question_id:
-            raise RefusedByPolicyError(f"question {short} was refused: {read_text(refusal).strip()} ({refusal})")
+    if refusal := refusal_of(config.aggregator.question_directory, question):
+        raise RefusedByPolicyError(refusal)
     raise RefusedByPolicyError(
         f"question {short} is not installed at this aggregator; it is once it runs and all helpers can be reached"
     )
