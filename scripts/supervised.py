@@ -31,6 +31,9 @@ GRACE_S: Final = 20.0
 """What an interrupted command has to end by itself: its tests end their own processes."""
 STRAGGLERS_S: Final = 5.0
 """What descendants have to end after the command: a helper process notices its parent's end a little later."""
+TRACKERS_S: Final = 2.0
+"""What a tracker of semaphores has to tidy up when those it serves were killed."""
+_TRACKER: Final = "from multiprocessing.resource_tracker import main"
 LEFT_BEHIND: Final = 3
 """Exit code of a command that succeeded and left processes behind."""
 _PR_SET_PDEATHSIG: Final = 1
@@ -119,10 +122,15 @@ def descendants(root: int | None = None) -> dict[int, str]:
 
 
 def end_descendants(root: int | None = None) -> None:
-    """Kill every process below one (this one, where none is named), also those that begin meanwhile."""
+    """Kill every process below one (this one, where none is named), also those that begin meanwhile.
+
+    Python's trackers end by themselves with the processes they serve, and remove their semaphores from /dev/shm.
+    """
+    until = time.monotonic() + TRACKERS_S
     while (root is not None or _has_children()) and (below := descendants(root)):
         for child in below:
-            _signal(child, signal.SIGKILL)
+            if time.monotonic() > until or _TRACKER not in _command_of(child):
+                _signal(child, signal.SIGKILL)
         _reap()
         time.sleep(0.01)
     _reap()  # Of those that ended last: what they used counts as this process's.

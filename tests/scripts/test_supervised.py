@@ -133,6 +133,28 @@ def test_a_command_that_does_not_end_when_it_is_told_to_is_killed(tmp_path: Path
     front.stdout.close()
 
 
+SEMAPHORE = """
+import multiprocessing, os, time
+lock = multiprocessing.get_context("spawn").Lock()
+print(os.getpid(), lock._semlock.name, flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_run_that_is_killed_leaves_no_semaphore_in_memory(start: Callable[..., "subprocess.Popen[str]"]) -> None:
+    """Its tracker, which removes it, is below the run as well: killed with the rest it would leave the file."""
+    front = start(SEMAPHORE)
+    assert front.stdout is not None
+    process, name = front.stdout.readline().split()
+    file = Path("/dev/shm", f"sem.{name.removeprefix('/')}")
+    assert file.exists()
+
+    front.kill()
+
+    gone([int(process)])
+    wait_until(lambda: not file.exists(), f"{file} is removed")
+
+
 RUN = """
 import json, os, pathlib, shutil, subprocess, time
 from concurrent.futures import ProcessPoolExecutor
