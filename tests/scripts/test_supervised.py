@@ -152,7 +152,7 @@ def test_a_run_that_is_killed_leaves_no_semaphore_in_memory(start: Callable[...,
     front.kill()
 
     gone([int(process)])
-    wait_until(lambda: not file.exists(), f"{file} is removed")
+    wait_until(lambda: not file.exists(), f"{file} is removed", 10)
 
 
 RUN = """
