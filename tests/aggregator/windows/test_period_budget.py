@@ -1,28 +1,36 @@
 """What comes one after the other on one signal adds up, whatever it is called and whether it is a question."""
 
+from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import pytest
 from fleetcount_aggregator.host.host import Limits
+from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.windows.budget import (
     Charge,
     PeriodCharge,
     Unit,
+    check_alone,
     check_budget,
     check_period,
     debit_row,
+    order_for,
     question_charge,
     spent_from,
 )
 from fleetcount_aggregator.windows.question_install import install_question
+from fleetcount_aggregator.windows.status import read_spent
+from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.design import LedgerLoss
+from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import QuestionError
 from fleetcount_protocol.question.fields import Coin, Schedule
-from fleetcount_protocol.question.question import window_at
+from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.domain import Categories
 from fleetcount_protocol.window.fields import Mode, Release, ReleaseKind
 from fleetcount_protocol.window.signal import normal_signal
@@ -134,6 +142,64 @@ def test_a_month_of_hourly_maps_is_one_charge_and_the_next_month_is_another() ->
     check_period(question_charge(following), [charge], limits)
     with pytest.raises(QuestionError, match="allowed: at most 10"):
         check_period(question_charge(replace(month, name="again")), [charge], limits)
+
+
+async def test_months_follow_one_another_under_a_total_that_is_their_own_epsilon(tmp_path: Path) -> None:
+    """Under a coin a question the usual order says 10.4 of two of them, whose noise was solved for 10."""
+    limits = Limits(smallest_min_batch_size=2, largest_epsilon=Decimal(10), total_epsilon=Decimal(10))
+    network = Network(2, directory=tmp_path, limits=limits)
+    network.seats[0].store_path = tmp_path / "aggregator.db"
+    await network.start_all()
+    die = SamplingDie.uniform(Fraction(1, 4), 4)
+    times = Schedule(first=START + DAY_S, every_s=3600, windows=720, round_one_s=600, round_two_s=600, expiry_s=60)
+    units = times.followed(Coin.QUESTION, limits.budget_period_s)
+    noise = noise_for_promise(die, times.shape(Coin.QUESTION), Fraction(10), limits.total_delta, periods=units)
+    changes: dict[str, Any] = {
+        "values": 4,
+        "mechanism": die,
+        "coin": Coin.QUESTION,
+        "release": replace(direct("1"), kind=ReleaseKind.GAUSSIAN, noise_epsilon=None, noise_variance=noise.variance),
+    }
+
+    def month(number: int, **other: Any) -> Any:
+        later = replace(times, first=times.opens(0) + number * 720 * 3600)
+        return network.question(**{"name": f"month {number}", "schedule": later} | changes | other)
+
+    for number in range(3):
+        core = network.core(0)
+        installed = await install_question(core.context, *month(number))
+        check_alone(installed.asked, limits)
+        assert installed.order is not None
+        # What was counted at an order stays so, also for another process.
+        await network.stop(0)
+        await network.start(0)
+        assert network.core(0).context.questions[installed.question_id].order == installed.order
+    spent = [*read_spent(StorePlace(directory=tmp_path), limits, network.clock.now()).values()]
+    assert len(spent) == 1
+    assert 9.9 < spent[0] <= 10
+    # Something small has no room beside them, and is counted as they are; once they are over, as usual.
+    for number, error in ((1, "lose epsilon 10"), (5, "")):
+        small = {"coin": Coin.WINDOW, "release": direct("1"), "mechanism": die, "name": "small"}
+        schedule = replace(times, first=times.opens(0) + number * 720 * 3600, windows=1)
+        with pytest.raises(QuestionError, match=error) if error else nullcontext():
+            last = await install_question(network.core(0).context, *month(number, **small, schedule=schedule))
+    assert last.order is None
+    await network.stop_all()
+
+
+def test_a_question_between_two_that_are_counted_differently_is_refused() -> None:
+    def asked(day: int) -> Question:
+        times = replace(HOURLY, first=HOURLY.first + day * DAY_S, windows=1, round_two_s=0)
+        return one_round_question(Mode.DIRECT, schedule=times)
+
+    usual, other = question_charge(asked(0)), question_charge(asked(40), order=4)
+
+    assert order_for(asked(-20), [usual, other], Limits()) is None
+    assert order_for(asked(60), [usual, other], Limits()) == 4
+    elsewhere = replace(other, signals=("vehicle.other",))
+    assert order_for(asked(20), [usual, elsewhere], Limits()) is None
+    with pytest.raises(QuestionError, match="counted at 2 Renyi orders, allowed: one"):
+        order_for(asked(20), [usual, other], Limits())
 
 
 def test_what_a_stop_leaves_is_free_again_and_a_unit_that_began_is_not() -> None:

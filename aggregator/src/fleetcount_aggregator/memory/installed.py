@@ -120,10 +120,11 @@ class InstalledQuestion:
     """A question this aggregator has checked and stored.
 
     `orders` are those taken; `given` the notes of what each other aggregator has; `refused_by` the one that does not
-    take the question; `offer_digest` the digest of what devices are told, b"" while they are told nothing, None until
-    it is known (`intake.offers`); `was_debited` whether a debit of it was seen (`windows.budget`). `following` is the
-    first window that is not decided about; those before it are in the store alone (`memory.questions`), which may have
-    decided about more where `is_behind`. `lock`: orders and windows, one at a time.
+    take the question; `order` the Renyi order of its charge, None for the usual one (`windows.budget`); `offer_digest`
+    the digest of what devices are told, b"" while they are told nothing, None until it is known (`intake.offers`);
+    `was_debited` whether a debit of it was seen (`windows.budget`). `following` is the first window that is not decided
+    about; those before it are in the store alone (`memory.questions`), which may have decided about more where
+    `is_behind`. `lock`: orders and windows, one at a time.
     """
 
     signed: SignedQuestion
@@ -134,6 +135,7 @@ class InstalledQuestion:
     following: int = 0
     is_behind: bool = False
     refused_by: str = ""
+    order: int | None = None
     offer_digest: bytes | None = None
     was_debited: bool = False
     lock: asyncio.Lock = field(default_factory=asyncio.Lock, repr=False)

@@ -58,7 +58,7 @@ from fleetcount_aggregator.storage.store import Store
 
 QUESTION: Final = "question"
 """The name of the question itself in notes of what another aggregator has; an order has its `order_name`."""
-_ORDER, _KEYS, _GIVEN, _REFUSED = "order/", "keys/", "given/", "refused"
+_ORDER, _KEYS, _GIVEN, _REFUSED, _COUNTED = "order/", "keys/", "given/", "refused", "counted"
 """The names of notes. Existing stores hold them: never change one."""
 _AT_ONCE: Final = 256
 """The number of decisions read by one query."""
@@ -219,14 +219,20 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
 
     # Into memory and out of it.
 
-    async def add(self, signed: SignedQuestion, seed: bytes, start: SignedOrder | None) -> QuestionRow:
+    async def add(
+        self, signed: SignedQuestion, seed: bytes, start: SignedOrder | None, counted_at: int | None = None
+    ) -> QuestionRow:
         """Store a question with its start in one transaction; return its row for `load_row`. The caller holds `lock`.
+
+        `counted_at` is the Renyi order of its charge (`windows.budget.order_for`), None for the usual one.
 
         Raises:
             StoreError: the store failed; `reconcile` finds out whether the question is stored.
         """
         question_id = signed.question.question_id
         notes = {} if start is None else {order_name(start): encode_signed_order(start)}
+        if counted_at is not None:
+            notes[_COUNTED] = str(counted_at).encode()
         row = QuestionRow(
             question_id=question_id,
             signed=encode_signed_question(signed),
@@ -329,7 +335,7 @@ class Questions(Mapping[QuestionId, InstalledQuestion]):
     def _load_notes(self, question: InstalledQuestion, notes: Mapping[str, bytes]) -> None:
         question.orders = orders_of(notes)
         question.given = {name for name in notes if name.startswith(_GIVEN)}
-        question.refused_by = refused_by(notes)
+        question.refused_by, question.order = refused_by(notes), counted_at(notes)
         self._changed(question)
         for name, note in notes.items():
             if name.startswith(_KEYS):
@@ -434,6 +440,11 @@ def orders_of(notes: Mapping[str, bytes]) -> tuple[SignedOrder, ...]:
 def refused_by(notes: Mapping[str, bytes]) -> str:
     """Return the id of the aggregator that refused the question, from its notes; "" if none did."""
     return notes.get(_REFUSED, b"").decode()
+
+
+def counted_at(notes: Mapping[str, bytes]) -> int | None:
+    """Return the Renyi order at which the charge of a question is counted, from its notes; None for the usual one."""
+    return int(notes[_COUNTED]) if _COUNTED in notes else None
 
 
 def _in_order(orders: Iterable[SignedOrder]) -> tuple[SignedOrder, ...]:

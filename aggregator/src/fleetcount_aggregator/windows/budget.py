@@ -5,6 +5,7 @@ that stores the noised share (`release.steps`).
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -12,7 +13,7 @@ from fractions import Fraction
 from functools import cache, lru_cache
 from typing import NamedTuple
 
-from fleetcount_mechanisms.accounting.charges import unit_loss
+from fleetcount_mechanisms.accounting.charges import ledger_budget, unit_loss
 from fleetcount_mechanisms.accounting.periods import LossFilter, TimedLoss
 from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
 from fleetcount_mechanisms.design import Design, LedgerLoss
@@ -150,11 +151,24 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PeriodCharge:
-    """The charge of a question in periods: the loss of a unit of its design, at each unit's time."""
+    """The charge of a question in periods: the loss of a unit of its design, at each unit's time.
+
+    `order`: the Renyi order at which it is counted (`order_for`), None for the one that follows from the limit.
+    """
 
     signals: tuple[str, ...]
     design: Design
     units: tuple[Unit, ...]
+    order: int | None = None
+
+    def may_share_period(self, other: "PeriodCharge", period_s: int) -> bool:
+        """Return whether a period of so many seconds may hold units of both, on a signal that both are charged on."""
+        if not self.units or not other.units or set(self.signals).isdisjoint(other.signals):
+            return False
+        return (
+            self.units[0].first < other.units[-1].last + period_s
+            and other.units[0].first < self.units[-1].last + period_s
+        )
 
     def timed(self, orders: tuple[int, ...]) -> list[TimedLoss]:
         """Return the losses with their times; [] without a finite loss, which `allow_exact_release` decides about."""
@@ -168,8 +182,8 @@ class PeriodCharge:
         return [TimedLoss(first=unit.first, last=unit.last, loss=loss(unit.windows)) for unit in self.units]
 
 
-def question_charge(question: Question, stopped: int | None = None) -> PeriodCharge:
-    """Return the charge of a question: every unit that has a window before `stopped`, whole.
+def question_charge(question: Question, stopped: int | None = None, order: int | None = None) -> PeriodCharge:
+    """Return the charge of a question, counted at an order: every unit that has a window before `stopped`, whole.
 
     Pauses and missing windows refund nothing, and a stop refunds nothing of a unit that has begun.
     """
@@ -179,7 +193,7 @@ def question_charge(question: Question, stopped: int | None = None) -> PeriodCha
         firsts = (first for first in range(0, schedule.windows, cycle) if stopped is None or first < stopped)
         ends = ((first, min(first + cycle, schedule.windows) - 1) for first in firsts)
         spans = tuple(Unit(schedule.opens(first), schedule.opens(last), 1) for first, last in ends)
-        return PeriodCharge(signals=_signals(question.parts), design=question.design, units=spans)
+        return PeriodCharge(signals=_signals(question.parts), design=question.design, units=spans, order=order)
     units = (
         Unit(
             schedule.opens(windows[0]),
@@ -189,24 +203,62 @@ def question_charge(question: Question, stopped: int | None = None) -> PeriodCha
         for windows in schedule.units(question.coin).values()
         if stopped is None or windows[0] < stopped
     )
-    return PeriodCharge(signals=_signals(question.parts), design=question.design, units=tuple(units))
+    return PeriodCharge(signals=_signals(question.parts), design=question.design, units=tuple(units), order=order)
 
 
 @lru_cache(maxsize=4)
-def _budget(epsilon: Decimal, delta: Fraction) -> LossBudget:
-    return LossBudget.for_promise(Fraction(epsilon), delta)
+def _budget(epsilon: Decimal, delta: Fraction, order: int | None = None) -> LossBudget:
+    if order is None:
+        return LossBudget.for_promise(Fraction(epsilon), delta)
+    return LossBudget(epsilon=Fraction(epsilon), delta=delta, orders=(order,))
+
+
+def order_for(question: Question, others: Iterable[PeriodCharge], limits: Limits) -> int | None:
+    """Return the order at which a question is counted, as ledgers of devices choose it (docs/privacy.md, "A question").
+
+    It is that of the charges it may share a period with; without any, the one that follows from the limit (None),
+    unless only at its own the question, or such questions one after the other, keep the limit. It is stored with the
+    question: chosen anew after a record, it would break the proof.
+
+    Raises:
+        QuestionError: those charges are counted at different orders.
+    """
+    period_s, alone = limits.budget_period_s, question_charge(question)
+    near = {one.order for one in others if alone.may_share_period(one, period_s)}
+    if len(near) > 1:
+        raise QuestionError(
+            f"the questions that share {period_s} s with it are counted at {len(near)} Renyi orders, allowed: one; ask"
+            f" {period_s} s after those of another"
+        )
+    if near:
+        return near.pop()
+    own = (Counter(unit.windows for unit in alone.units),)
+    ways = [own] if question.one_in > 1 else [question.schedule.followed(question.coin, period_s), own]
+    usual, epsilon = _budget(limits.period_epsilon, limits.total_delta), Fraction(limits.period_epsilon)
+    [order] = ledger_budget(question.design, ways, epsilon, limits.total_delta).orders
+    return None if (order,) == usual.orders else order
+
+
+def check_alone(question: Question, limits: Limits) -> None:
+    """Refuse a question that is above a limit by itself, whatever else is installed.
+
+    Raises:
+        QuestionError: as `check_budget` and `check_period`.
+    """
+    check_budget(charge_of_question(question), (), limits)
+    check_period(question_charge(question, order=order_for(question, (), limits)), (), limits)
 
 
 def check_period(new: PeriodCharge, others: Iterable[PeriodCharge], limits: Limits) -> None:
     """Refuse a charge with which the charges on its signal would exceed the limit in some period, past or future.
 
     Signals are compared in their normal form; names do not matter. The charges of a period compose by their Renyi
-    losses at the order that follows from the limit, or by their pure losses where these are less.
+    losses at the order of the new one, or by their pure losses where these are less.
 
     Raises:
         QuestionError: with the largest sum and the limit.
     """
-    budget = _budget(limits.period_epsilon, limits.total_delta)
+    budget = _budget(limits.period_epsilon, limits.total_delta, new.order)
     rest, added = list(others), new.timed(budget.orders)
     _check_ways(new, rest, limits)
     for signal in new.signals:
@@ -246,19 +298,21 @@ def _check_period(
 def spent_from(moment: int, charges: Iterable[PeriodCharge], limits: Limits) -> Mapping[str, Decimal]:
     """Return the sum of each signal's charges in the fullest period that contains a moment or is later.
 
-    The sum is an epsilon at `total_delta`, by the rule of `check_period`. Signals are in their normal form; those
-    without a charge in such a period are left out.
+    The sum is an epsilon at `total_delta`, by the rule of `check_period`, of what is counted at one order. Signals are
+    in their normal form; those without a charge in such a period are left out.
     """
-    budget, since = _budget(limits.period_epsilon, limits.total_delta), moment - limits.budget_period_s
-    held: dict[str, list[TimedLoss]] = {}
+    since, held = moment - limits.budget_period_s, dict[str, dict[LossBudget, list[TimedLoss]]]()
     for charge in charges:
-        losses = [one for one in charge.timed(budget.orders) if one.last > since]
-        for signal in charge.signals:
-            held.setdefault(signal, []).extend(losses)
+        budget = _budget(limits.period_epsilon, limits.total_delta, charge.order)
+        if losses := [one for one in charge.timed(budget.orders) if one.last > since]:
+            for signal in charge.signals:
+                held.setdefault(signal, {}).setdefault(budget, []).extend(losses)
     return {
-        signal: _spent(LossFilter(budget, limits.budget_period_s, losses), [since + 1, *(one.last for one in losses)])
-        for signal, losses in held.items()
-        if losses
+        signal: max(
+            _spent(LossFilter(budget, limits.budget_period_s, losses), [since + 1, *(one.last for one in losses)])
+            for budget, losses in at_orders.items()
+        )
+        for signal, at_orders in held.items()
     }
 
 
@@ -271,8 +325,8 @@ def _spent(known: LossFilter, starts: Iterable[int]) -> Decimal:
 # The installed questions.
 
 
-async def check_budgets(questions: Questions, windows: Windows, new: Charge, whole: PeriodCharge) -> None:
-    """Refuse a question that exceeds the budget of overlapping windows or of a period.
+async def check_budgets(questions: Questions, windows: Windows, new: Question) -> int | None:
+    """Refuse a question that exceeds the budget of overlapping windows or of a period; return `order_for` of it.
 
     Every question counts, with all its windows, except those that cost nothing.
 
@@ -282,12 +336,19 @@ async def check_budgets(questions: Questions, windows: Windows, new: Charge, who
     _check_charges_known(questions, windows)
     limits = questions.host.limits
     # Filter first: the units of thousands of questions on other signals are not needed.
-    on_signal = [one for one in questions.values() if not set(_signals(one.asked.parts)).isdisjoint(whole.signals)]
+    signals = set(_signals(new.parts))
+    on_signal = [one for one in questions.values() if not signals.isdisjoint(_signals(one.asked.parts))]
     costing = await _costing(windows, on_signal)
-    check_budget(new, [charge_of_question(one.asked, one.stopped) for one in costing], limits)
-    others = [question_charge(one.asked, one.stopped) for one in costing]
+    check_budget(charge_of_question(new), [charge_of_question(one.asked, one.stopped) for one in costing], limits)
+    others = [question_charge(one.asked, one.stopped, one.order) for one in costing]
+
+    def check() -> int | None:
+        order = order_for(new, others, limits)
+        check_period(question_charge(new, order=order), others, limits)
+        return order
+
     # In a thread: a year of hourly windows takes a second, in which intake must not wait.
-    await asyncio.to_thread(check_period, whole, others, limits)
+    return await asyncio.to_thread(check)
 
 
 async def _costing(windows: Windows, questions: Sequence[InstalledQuestion]) -> Sequence[InstalledQuestion]:

@@ -4,6 +4,7 @@ A question is judged once, as a whole; its windows are not judged again. `window
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from fleetcount_protocol.errors import PeerProblem, QuestionError, SignatureError
@@ -20,7 +21,7 @@ from fleetcount_aggregator.host.host import Host
 from fleetcount_aggregator.memory.installed import InstalledQuestion
 from fleetcount_aggregator.memory.questions import Questions, position_in
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.windows.budget import charge_of_question, check_budgets, question_charge
+from fleetcount_aggregator.windows.budget import check_budgets, order_for, question_charge
 from fleetcount_aggregator.windows.question_orders import take_delivered_order
 
 
@@ -140,9 +141,8 @@ async def install_question(
         # these.
         if sum(host.now() < one.asked.schedule.end for one in questions.values()) >= MAX_QUESTIONS:
             raise QuestionError(f"{MAX_QUESTIONS} questions are not over yet; no more are taken")
-        charge, whole = charge_of_question(signed.question), question_charge(signed.question)
-        await check_budgets(questions, context.windows, charge, whole)
-        stored = await questions.add(signed, seed, start)
+        order = await check_budgets(questions, context.windows, signed.question)
+        stored = await questions.add(signed, seed, start, order)
         host.failpoints.hit("question.after_install_store")
         installed = await questions.load_row(stored)
         log.info("question_installed", question=str(question_id), name=signed.question.name)
@@ -169,8 +169,11 @@ async def adopt_question(
     verify_signed_question(signed, identity.trusted)
     async with questions.lock:
         if question.question_id not in questions:
-            started, start = _with_start(questions.host, signed, orders)
-            await questions.load_row(await questions.add(started, seed, start))
+            (started, start), order = _with_start(questions.host, signed, orders), None
+            held = [question_charge(one.asked, one.stopped, one.order) for one in questions.values()]
+            with suppress(QuestionError):  # Then at the usual order: it was judged, and counts on.
+                order = order_for(started.question, held, questions.host.limits)
+            await questions.load_row(await questions.add(started, seed, start, order))
             log.info("question_taken_up_again", question=str(question.question_id), name=question.name)
 
 

@@ -19,7 +19,7 @@ from fleetcount_protocol.window.window import decode_window
 from fleetcount_aggregator.host.host import Limits
 from fleetcount_aggregator.host.reasons import Wait, expected_wait
 from fleetcount_aggregator.host.store_place import StorePlace
-from fleetcount_aggregator.memory.questions import orders_of, refused_by, stored_question
+from fleetcount_aggregator.memory.questions import counted_at, orders_of, refused_by, stored_question
 from fleetcount_aggregator.storage import ended, question_rows
 from fleetcount_aggregator.storage import rows as sql
 from fleetcount_aggregator.storage.database import RowSeal, SealedDatabase
@@ -52,7 +52,8 @@ class QuestionLine:
     """One question: how many of its windows are released, when the next opens, and which are missing, by reason.
 
     `following` is the first window that is not decided, None after the last; `opens` its time, Unix seconds; `orders`
-    are the accepted ones of all operators; `refused_by` names an aggregator that refuses the question, "" if none does.
+    are the accepted ones of all operators; `refused_by` names an aggregator that refuses the question, "" if none does;
+    `counted_at` is the Renyi order of its charge, None for the usual one.
     """
 
     question_id: QuestionId
@@ -64,6 +65,7 @@ class QuestionLine:
     missing: Mapping[str, Sequence[int]]
     orders: Sequence[SignedOrder]
     refused_by: str
+    counted_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +143,7 @@ def _charge_of(database: SealedDatabase, row: QuestionRow) -> PeriodCharge | Non
     asked = Charged(row.question_id, question.schedule.windows, bool(refused_by(notes)) or stopped == 0)
     if ended.read_cost(database, asked) is Cost.NOTHING:
         return None
-    return question_charge(question, stopped)
+    return question_charge(question, stopped, counted_at(notes))
 
 
 @contextmanager
@@ -211,4 +213,5 @@ def _line_of(
         missing=missing,
         orders=orders_of(notes),
         refused_by=refused_by(notes),
+        counted_at=counted_at(notes),
     )

@@ -15,7 +15,7 @@ from typing import Final, cast
 import click
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.process.app import limits_of
-from fleetcount_aggregator.windows.budget import charge_of_question, check_budget
+from fleetcount_aggregator.windows.budget import check_alone
 from fleetcount_mechanisms.accounting.solving import sd_of_cell
 from fleetcount_mechanisms.planning import MEAN_OF, mean_sd
 from fleetcount_mechanisms.responses import AsymmetricVector
@@ -290,7 +290,7 @@ def _check_before_signing(question: Question, operator: Operator) -> None:
         )
     try:
         # Alone, whatever else is installed by then: one that is too large by itself never will be.
-        check_budget(charge_of_question(question.at_latest()), (), limits_of(config))
+        check_alone(question.at_latest(), limits_of(config))
     except QuestionError as error:
         raise RefusedByPolicyError(f"{error}, by [limits] of this aggregator") from None
 

@@ -118,12 +118,13 @@ class GivenOrder:
     """An order that its operator may give, and the file in the question directory it goes to.
 
     `question` is the question after its start order. `asked` is how many windows it has without this order: those
-    before an earlier stop.
+    before an earlier stop. `counted_at` is the order of its charge, as of `QuestionLine`.
     """
 
     order: QuestionOrder
     question: Question
     asked: int
+    counted_at: int | None
     target: Path
     signed: bytes
 
@@ -179,6 +180,7 @@ def give_order(
         order=order,
         question=question,
         asked=windows if stopped is None else stopped,
+        counted_at=installed.counted_at,
         target=directory / f"{name}.{order.number:04}.order",
         signed=encode_signed_order(sign_order(order, load_signing_key(config.keys.signing_key_file))),
     )
@@ -189,7 +191,7 @@ def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
     question, window = given.question, given.order.from_window
     opens, limits = utc(question.schedule.opens(window)), limits_of(operator.config)
     yield f"this ends question {question.name!r} for good, at all aggregators, from window {window} on, opening {opens}"
-    charges = [question_charge(question, given.asked), question_charge(question, window)]
+    charges = [question_charge(question, until, given.counted_at) for until in (given.asked, window)]
     whole, kept = (spent_from(question.schedule.opens(0), [one], limits).get(one.signals[0], 0) for one in charges)
     back = f"what it reserved for {spans_text(range(window, given.asked))} comes back"
     if window == 0:  # It can be named only before it is decided about, so before it opens.
