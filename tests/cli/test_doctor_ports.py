@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from fleetcount_aggregator.host.moment import Skew
 
 from tests.support.listening import listening
 from tests.support.town import Town
@@ -66,3 +67,29 @@ async def test_doctor_takes_no_other_program_for_the_party_of_a_port(
         relay.write_text(RELAY.format(alpha=beta, at_alpha=f"localhost:{beta.rpartition(':')[2]}", beta=alpha))
         assert (await said(relay)).startswith("FAILED ")
         assert "that it is 'beta': " in await said(relay, what="aggregator beta")
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(2.0, "ok"), (-119.0, "FAILED")])
+async def test_doctor_asks_the_running_aggregator_for_its_clock(
+    fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float, said: str
+) -> None:
+    """A clock of the machine that was set right stands beside a process that goes on by the wrong one."""
+    monkeypatch.chdir(tmp_path)
+    config, asked = tmp_path / "dep/alpha/aggregator.toml", list[tuple[str, str]]()
+
+    async def ask(_: Path, name: str, endpoint: str) -> tuple[str, Skew]:
+        asked.append((name, endpoint))
+        return "", Skew(seconds, 0.1)
+
+    monkeypatch.setattr("fleetcount.run.doctor.ask_peer", ask)
+    async with Town(tmp_path, fleetcount, devices=1):
+        text = config.read_text()
+        device = text.partition('device_listen = "')[2].partition('"')[0]
+        peer = text.partition('peer_listen = "')[2].partition('"')[0]
+        config.write_text(text.replace(device, "127.0.0.1:1").replace(peer, device))
+        ran = await asyncio.to_thread(fleetcount, "doctor", "--config", config)
+
+    assert asked[0] == ("alpha", device)
+    [line] = [one for one in ran.out.splitlines() if "clock of the running aggregator" in one]
+    assert line.startswith(f"{said:<7} clock of the running aggregator: {seconds:+.1f} s from this one"), line
+    assert ("allowed: 30 s ([limits] largest_skew_s)" in line) is (said == "FAILED")

@@ -222,7 +222,8 @@ def installed_question(question: Question, config: AggregatorConfig) -> Question
     if refusal := refusal_of(config.aggregator.question_directory, question):
         raise RefusedByPolicyError(refusal)
     raise RefusedByPolicyError(
-        f"question {short} is not installed at this aggregator; it is once it runs and all helpers can be reached"
+        f"question {short} is not installed at this aggregator; it is once it runs, all helpers can be reached and"
+        " their clocks agree (`fleetcount doctor`)"
     )
 
 

@@ -79,6 +79,8 @@ async def examine_aggregator(path: Path) -> list[Finding]:
     for port, listen in (("device", config.grpc.device_listen), ("peer", config.grpc.peer_listen)):
         own = _handshake(config.tls) if not config.grpc.insecure else lambda: None
         findings.append(await check_port(f"own {port} port", listen, own, config.aggregator.id, needed=False))
+    if findings[-1].severity == Severity.OK:
+        findings.append(await _own_clock(path, config))
     findings += await asyncio.gather(
         *(_peer(path, peer.id, peer.endpoint, config.limits.largest_skew_s) for peer in config.peers)
     )
@@ -174,6 +176,21 @@ def _store(config: AggregatorConfig) -> Finding:
     state = examine_server(place, keys)
     told = f"PostgreSQL {state.version // 10_000}, synchronous_commit {state.synchronous_commit}, fsync {state.fsync}"
     return ok("store", f"{place.name}: {told}, {state.standbys} standbys")
+
+
+async def _own_clock(path: Path, config: AggregatorConfig) -> Finding:
+    """Ask the process that runs here for its clock, which does not follow that of the machine when it is set."""
+    try:
+        problem, skew = await ask_peer(path, config.aggregator.id, config.grpc.peer_listen)
+    except FleetcountError as error:
+        problem, skew = str(error), None
+    what, largest = "clock of the running aggregator", config.limits.largest_skew_s
+    if problem or skew is None:
+        return note(what, f"it does not say: {problem}")
+    if skew.certain_s > largest:
+        text = f"{skew}, allowed: {largest:g} s ([limits] largest_skew_s); where the machine's is right, start it again"
+        return failed(what, text)
+    return ok(what, str(skew))
 
 
 async def _peer(path: Path, name: str, endpoint: str, largest_skew_s: float) -> Finding:
