@@ -14,11 +14,13 @@ import pytest
 from fleetcount_client import sessions
 from fleetcount_client.answering import coin_of
 from fleetcount_client.charges import unit_id
+from fleetcount_client.config import DeliverySettings
 from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.policy import JoinRule, PolicyRefusal
 from fleetcount_client.private_places import PrivatePlaces, PrivateSignal
 from fleetcount_client.question_rows import QuestionState
+from fleetcount_client.timer import ManualTimer
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_mechanisms.statement import epsilon_of
 from fleetcount_protocol.limits import SESSION_EXPIRY_STEP_S
@@ -880,3 +882,39 @@ async def test_a_device_that_waits_for_keys_does_not_answer_a_window_that_is_sto
 
     assert [outcome.kind for outcome in outcomes] == [OutcomeKind.GIVEN_UP]
     assert answered(world, question) == []
+
+
+class Jumping(ManualTimer):
+    """A device's clock that is a day ahead for a while: sleepers wait as long as they would, whatever it says."""
+
+    def now(self) -> float:
+        real = super().now()
+        return real + 86_400 * (JUMPS <= real < RETURNS)
+
+
+JUMPS, RETURNS = START + 400, START + 1000
+
+
+@pytest.mark.parametrize("rule", list(JoinRule))
+async def test_a_clock_that_was_ahead_and_is_set_back_ends_no_question_for_good(tmp_path: Path, rule: JoinRule) -> None:
+    """By the clock of these ten minutes every window was over: the device says so, and looks again once it is not."""
+    world = Deployment(timer=Jumping(START))
+    question = world.question(schedule=replace(world.question().schedule, every_s=3600))
+    world.offers = [world.offer(question)]
+    device = world.device(
+        tmp_path / "device.db", world.transport(), join=rule, settings=DeliverySettings(poll_interval_s=300)
+    )
+    device.questions.take(world.offers)
+    assert device.questions.join(question.question_id) is None
+
+    serving = asyncio.create_task(device.serve())
+    states = set()
+    for _ in range((question.schedule.end - START) // 60):
+        states.add(device.questions.rows()[0].state)
+        await world.timer.sleep(60)
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+
+    assert states == {QuestionState.JOINED, QuestionState.ENDED}
+    assert answered(world, question)[-3:] == [1, 2, 3]
+    assert all(charge.sent for charge in device.spool.charges())

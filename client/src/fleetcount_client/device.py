@@ -338,7 +338,7 @@ class Device:
                         if question_id not in running:
                             loop = self._answer_question(question_id, sources, _log_outcome, until_failed=True)
                             running[question_id] = group.create_task(loop, name=f"question {question_id.hex()[:12]}")
-                    await self._activity.pause_until(self._timer.now() + self._settings.poll_interval_s)
+                    await self._activity.pause_until(self._timer.now() + self._settings.poll_interval_s, True)
 
     async def answer_question(
         self, offer: "QuestionOffer", signals: Mapping[str, SignalSource] | None = None

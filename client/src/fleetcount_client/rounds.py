@@ -307,7 +307,7 @@ class QuestionLoop:
     walks: Walks
     timer: Timer
     under_way: dict[WindowId, Window]
-    pause_until: Callable[[float], Awaitable[None]]
+    pause_until: Callable[..., Awaitable[None]]
     fetch_offers: Callable[[], Awaitable[Iterable[QuestionOffer]]]
 
     async def run(
@@ -336,14 +336,14 @@ class QuestionLoop:
                 look = min(self.timer.now() + _LOOK_S, question.last_chance(last))
                 if look >= horizon:
                     return
-                await self.pause_until(look)
+                await self.pause_until(look, True)
                 continue
             opens = question.asked.schedule.opens(index)
             if opens >= horizon:
                 return
             if opens > self.timer.now():
                 # Orders and the owner's word may come while it waits: it looks again before it answers.
-                await self.pause_until(opens)
+                await self.pause_until(opens, True)
                 continue
             outcome = await self._answer(question, index, signals)
             last = index

@@ -218,8 +218,9 @@ class Subscriptions:
         if encoded != row.offer:
             row = replace(row, offer=encoded)
         self._read[question_id] = encoded, merged
-        if row.state in _ANY_TIME and (self._rule is JoinRule.AUTO or merged.asked.schedule.windows == 1):
-            # What is asked once is answered as the policy says; the owner is asked about what goes on.
+        auto = self._rule is JoinRule.AUTO or merged.asked.schedule.windows == 1
+        if (row.state in _ANY_TIME and auto) or (row.state is QuestionState.ENDED and row.changed_at > now):
+            # The owner is asked about what goes on. What ended later than now ended by a clock that was set back since.
             if not merged.is_over(now):
                 return self._join(row, held, merged, signals)
         elif row.state is QuestionState.JOINED and (known is None or known.stopped != merged.stopped):

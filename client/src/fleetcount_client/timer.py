@@ -30,10 +30,7 @@ class Timer(Clock, Protocol):
 
 
 class SystemTimer(AnchoredClock):
-    """The operating system's time and the event loop's sleep. A wall clock that jumps is believed a minute later.
-
-    A jump that is taken back before moves nothing; a device that started before its clock was set has it right then.
-    """
+    """The operating system's time and the event loop's sleep. A wall clock that jumps is believed a minute later."""
 
     def __init__(self) -> None:
         super().__init__(believes_after_s=_BELIEVED_AFTER_S)
@@ -44,10 +41,7 @@ class SystemTimer(AnchoredClock):
 
 
 class ManualTimer:
-    """A clock that only sleepers move, the earliest first: hours pass in milliseconds, always in the same order.
-
-    For tests and simulations in which nothing waits for a real network.
-    """
+    """A clock that only sleepers move, always in the same order: for tests and simulations."""
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -65,7 +59,7 @@ class ManualTimer:
         self._now += seconds
 
     async def sleep(self, seconds: float) -> None:
-        """Return when every earlier sleeper has had its turn and the clock has moved on by `seconds`."""
+        """Return when the clock has moved on by `seconds`."""
         self._number += 1
         sleeper = (self._now + max(0.0, seconds), self._number, asyncio.Event())
         heapq.heappush(self._sleepers, sleeper)
@@ -94,10 +88,12 @@ class ManualTimer:
             self._sleepers[0][2].set()
 
 
-async def sleep_until(timer: Timer, moment: float) -> None:
-    """Return when the wall clock says `moment`, in steps of at most 30 s so that a clock set anew is noticed."""
-    while (left := moment - timer.now()) > 0:
+async def sleep_until(timer: Timer, moment: float, again: bool = False) -> None:
+    """Return when the clock says `moment`; who looks `again` anyhow is woken sooner by a clock that was set back."""
+    before = math.inf
+    while (left := moment - timer.now()) > 0 and (left < before or not again):
         await timer.sleep(min(left, _LONGEST_SLEEP_S))
+        before = left
 
 
 _STEPS: Final = 1 << 20
@@ -181,17 +177,17 @@ class Activity:
         finally:
             self._busy -= 1
 
-    async def pause_until(self, moment: float) -> None:
+    async def pause_until(self, moment: float, again: bool = False) -> None:
         """Wait inside what is under way; close what is idle if all the rest waits as well."""
         if moment - self._timer.now() <= self._idle_close_s:
-            await sleep_until(self._timer, moment)
+            await sleep_until(self._timer, moment, again)
             return
         self._busy -= 1
         self._waiting += 1
         try:
             if self._busy == 0:
                 await self._close()
-            await sleep_until(self._timer, moment)
+            await sleep_until(self._timer, moment, again)
         finally:
             self._waiting -= 1
             self._busy += 1
