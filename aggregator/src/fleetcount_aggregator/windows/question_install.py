@@ -169,7 +169,8 @@ async def adopt_question(
     verify_signed_question(signed, identity.trusted)
     async with questions.lock:
         if question.question_id not in questions:
-            (started, start), order = _with_start(questions.host, signed, orders), None
+            started, start = _with_start(questions.host, signed, orders)
+            order = None
             held = [question_charge(one.asked, one.stopped, one.order) for one in questions.values()]
             with suppress(QuestionError):  # Then at the usual order: it was judged, and counts on.
                 order = order_for(started.question, held, questions.host.limits)
