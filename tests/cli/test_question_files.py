@@ -419,14 +419,17 @@ def test_nobody_signs_what_its_own_aggregator_would_refuse_for_its_loss_alone(
 ) -> None:
     spec = SAMPLED.replace('every = "1 h"\nwindows = 720\n', "").replace(PROMISE, 'epsilon = "9"\n')
     sign = ("question", "sign", "--config", "dep/alpha/aggregator.toml", "q.question")
-    for text in (spec, spec.replace('"in 10 min"', '"10 min after submission"\nsubmit_by = "in 1 d"')):
+    summed = "sum to 9.00000, allowed: at most 4, by"
+    counted = spec.replace('"in 10 min"', '"10 min after submission"\nsubmit_by = "in 1 d"')
+    month = SAMPLED.replace(PROMISE, 'epsilon = "45"\nfollowed = false\n'), "allowed: at most 40, by"
+    for text, said in ((spec, summed), (counted, summed), month):
         (deployed / "spec.toml").write_text(text)
         assert fleetcount(*CREATE).code == 0
 
         refused = fleetcount(*sign)
 
         assert refused.code == 3
-        assert "sum to 9.00000, allowed: at most 4, by [limits] of this aggregator" in refused.error_line
+        assert f"{said} [limits] of this aggregator" in refused.error_line
         assert not any(read_question(deployed / "q.question").signatures)
         for suffix in ("question", "json", "seed"):
             (deployed / f"q.{suffix}").unlink()
