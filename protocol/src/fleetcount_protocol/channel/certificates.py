@@ -339,14 +339,14 @@ def load_private_key(path: Path) -> ec.EllipticCurvePrivateKey:
     """
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
-        raise UsageError(f"{path.name} has mode {mode:04o}, allowed: 0600 (nobody else may read a private key)")
+        raise UsageError(f"{path} has mode {mode:04o}, allowed: 0600 (nobody else may read a private key)")
     data = _read_one_pem(path, b"PRIVATE KEY")
     try:
         key = serialization.load_pem_private_key(data, password=None)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"{path.name} holds no readable private key ({type(error).__name__})") from None
+        raise UsageError(f"{path} holds no readable private key ({type(error).__name__})") from None
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP256R1):
-        raise UsageError(f"{path.name} holds a {type(key).__name__}, allowed: a P-256 key")
+        raise UsageError(f"{path} holds a {type(key).__name__}, allowed: a P-256 key")
     return key
 
 
@@ -359,7 +359,7 @@ def load_certificate(path: Path) -> x509.Certificate:
     """
     certificates = load_authorities(path)
     if len(certificates) != 1:
-        raise UsageError(f"{path.name} holds {len(certificates)} certificates, allowed: exactly one")
+        raise UsageError(f"{path} holds {len(certificates)} certificates, allowed: exactly one")
     return certificates[0]
 
 
@@ -372,20 +372,20 @@ def load_authorities(path: Path) -> tuple[x509.Certificate, ...]:
     """
     data = _read(path)
     if b"PRIVATE KEY" in data:
-        raise UsageError(f"{path.name} holds a private key where a certificate belongs")
+        raise UsageError(f"{path} holds a private key where a certificate belongs")
     try:
         return tuple(x509.load_pem_x509_certificates(data))
     except _UNREADABLE as error:
-        raise UsageError(f"{path.name} holds no readable certificate ({type(error).__name__})") from None
+        raise UsageError(f"{path} holds no readable certificate ({type(error).__name__})") from None
 
 
 def _read(path: Path) -> bytes:
     if not path.is_file():
-        raise UsageError(f"{path.name} is not a regular file")
+        raise UsageError(f"{path} is not a regular file")
     with path.open("rb") as file:
         data = file.read(_MAX_FILE_BYTES + 1)
     if len(data) > _MAX_FILE_BYTES:
-        raise UsageError(f"{path.name} has more than {_MAX_FILE_BYTES} bytes")
+        raise UsageError(f"{path} has more than {_MAX_FILE_BYTES} bytes")
     return data
 
 
@@ -393,7 +393,7 @@ def _read_one_pem(path: Path, kind: bytes) -> bytes:
     data = _read(path)
     begins = data.count(b"-----BEGIN ")
     if begins != 1 or kind not in data:
-        raise UsageError(f"{path.name} holds {begins} PEM blocks, allowed: exactly one {kind.decode().lower()}")
+        raise UsageError(f"{path} holds {begins} PEM blocks, allowed: exactly one {kind.decode().lower()}")
     return data
 
 
