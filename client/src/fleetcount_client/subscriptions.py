@@ -199,10 +199,7 @@ class Subscriptions:
         try:
             known = self._known_before(offer.signed.question.question_id) or KnownQuestion(offer=offer)
             return _first_window(known.asked)
-        except (
-            MachineError,
-            QuestionError,
-        ):  # The offer's start is not one of the question; what it says is not taken.
+        except (MachineError, QuestionError):  # Nor does the file say it, nor is the offer's start one of the question.
             return _first_window(offer.signed.question)
 
     def _take(
