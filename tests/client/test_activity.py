@@ -1,6 +1,7 @@
 """Parts of what one device does at the same time: who ends first with a reason or a failure ends the others."""
 
 import asyncio
+import inspect
 import math
 from collections.abc import Coroutine
 from typing import Any
@@ -50,6 +51,16 @@ async def test_the_first_reason_is_the_answer_and_the_others_have_ended() -> Non
 
     assert await activity().together(parts) is RejectReason.DUPLICATE_OTHER_BYTES
     assert sorted(ended) == ["first", "never cancelled", "second cancelled"]
+
+
+async def test_where_the_first_part_refuses_at_once_no_other_begins() -> None:
+    left = part("other", 0, "a")
+
+    assert await activity().together([part("first", 0, RejectReason.BAD_CERTIFICATE), left]) is (
+        RejectReason.BAD_CERTIFICATE
+    )
+    assert ended == ["first"]
+    assert inspect.getcoroutinestate(left) == inspect.CORO_CLOSED
 
 
 async def test_what_the_first_part_that_failed_has_raised_is_raised_as_it_is() -> None:

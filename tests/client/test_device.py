@@ -320,3 +320,15 @@ async def test_sessions_that_one_aggregator_refuses_for_good_are_not_open(tmp_pa
     device = world.device(tmp_path / "device.db", world.transport(), identity=stranger.identity())
 
     assert not await device.open_sessions(world.described, START + 50)
+
+
+async def test_a_question_that_an_unusable_file_cannot_hold_fails_as_one_window(tmp_path: Path) -> None:
+    world = Deployment()
+    window, state = world.ask(), tmp_path / "device.db"
+    state.write_bytes(b"not a database" * 100)
+    state.chmod(0o600)
+
+    [outcome] = await world.device(state, world.transport()).answer_question(world.offers[0])
+
+    assert (outcome.window_id, outcome.kind) == (window.window_id, OutcomeKind.FAILED)
+    assert "not a database" in outcome.reason

@@ -66,8 +66,8 @@ def statements(monkeypatch: pytest.MonkeyPatch) -> Statements:
 @pytest.mark.parametrize(
     ("style", "steps", "reads"),
     [
-        (UploadStyle.TWO_INSTALMENTS, [JOINED, BEGUN, BETWEEN, FORMED, ENDED], 23),
-        (UploadStyle.ONE_ENVELOPE, [JOINED, BEGUN, ENDED], 21),
+        (UploadStyle.TWO_INSTALMENTS, [JOINED, BEGUN, BETWEEN, FORMED, ENDED], 19),
+        (UploadStyle.ONE_ENVELOPE, [JOINED, BEGUN, ENDED], 19),
     ],
 )
 @pytest.mark.parametrize("aggregators", [2, 5])

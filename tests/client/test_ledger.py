@@ -200,6 +200,15 @@ def test_no_period_ever_holds_more_than_the_limit(tmp_path: Path, seed: int) -> 
     assert adversary.refused > 2
 
 
+def test_one_unit_is_charged_for_each_owner_under_his_own_promise() -> None:
+    policies = [POLICY, replace(POLICY, total_epsilon=Fraction(5)), POLICY]
+
+    charged = [charges_of_question(QUESTION[0], policy, START, START) for policy in policies]
+
+    assert [{charge.promise for charge in charges} for charges in charged] == [{one.promise} for one in policies]
+    assert charged[0] == charged[2]
+
+
 def month(**changes: object) -> Question:
     """Return 720 hourly windows, 30 days, under a coin for each window or in direct mode."""
     first = START // 86_400 * 86_400

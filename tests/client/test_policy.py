@@ -55,6 +55,17 @@ def test_epsilon_is_allowed_at_the_limit_and_refused_just_above_it() -> None:
     assert str(epsilon) in above.message
 
 
+def test_one_window_is_judged_for_each_owner_by_his_own_policy() -> None:
+    question = WORLD.once()
+    window = window_at(question, 0)
+    strict = open_policy(smallest_min_batch_size=window.min_batch_size + 1)
+    assert hash(strict) == hash(open_policy())
+
+    judged = [judge_question(policy, question, window) for policy in (open_policy(), strict, open_policy())]
+
+    assert [None if one is None else one.rule for one in judged] == [None, "smallest_min_batch_size", None]
+
+
 @pytest.mark.parametrize(
     ("policy", "window", "rule", "shown"),
     [

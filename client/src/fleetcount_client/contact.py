@@ -4,7 +4,6 @@ It must not hold or say a truth, a coin, a key or what a message held.
 """
 
 import enum
-import hashlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -53,7 +52,7 @@ class TrustStore:
             SignatureError: a signature that is missing or does not verify.
         """
         # The signatures are part of the name: the same question under other signatures is checked anew.
-        name = hashlib.sha256(signed.question.canonical + b"".join(signed.signatures)).digest()
+        name = signed.question.question_id, signed.signatures
         if name not in self._checked:
             if signed.question.deployment != self._deployment:
                 wrong = signed.question.deployment
@@ -207,7 +206,7 @@ class Contacts:
 
     def note(self, party: str, trouble: str = "") -> None:
         """Note that a party answered, or with `trouble` why it did not."""
-        now, before = self._clock.now(), self._known.get(party, Contact(party=party))
+        now, before = self._clock.now(), self._known.get(party) or Contact(party=party)
         last_heard = before.last_heard if trouble else now
         self._known[party] = Contact(party=party, last_heard=last_heard, trouble=trouble)
         if not trouble:

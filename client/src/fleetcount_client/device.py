@@ -304,11 +304,14 @@ class Device:
         outcomes: list[Outcome],
         horizon: float = math.inf,
     ) -> None:
+        # The first is no task; what was begun before comes first.
+        parts = [self._take_up(window, outcomes.append) for window in unfinished]
+        parts += [self._answer_question(one, sources, outcomes.append, horizon) for one in questions]
         async with asyncio.TaskGroup() as group:
-            for window in unfinished:
-                group.create_task(self._take_up(window, outcomes.append), name=_named(window))
-            for question_id in questions:
-                group.create_task(self._answer_question(question_id, sources, outcomes.append, horizon))
+            for part in parts[1:]:
+                group.create_task(part)
+            if parts:
+                await parts[0]
 
     async def open_sessions(self, aggregators: Sequence[Aggregator], deadline: float) -> bool:
         """Open a session with each aggregator ahead of any window, trying until `deadline` (Unix seconds).
@@ -338,7 +341,7 @@ class Device:
                         if question_id not in running:
                             loop = self._answer_question(question_id, sources, _log_outcome, until_failed=True)
                             running[question_id] = group.create_task(loop, name=f"question {question_id.hex()[:12]}")
-                    await self._activity.pause_until(self._timer.now() + self._settings.poll_interval_s, True)
+                    await self._activity.pause_until(self._timer.now() + self._settings.poll_interval_s, again=True)
 
     async def answer_question(
         self, offer: "QuestionOffer", signals: Mapping[str, SignalSource] | None = None
@@ -348,8 +351,7 @@ class Device:
         The program's word is the owner's: the question is joined whatever `join` says, if the policy and the budget
         allow it. A question that is refused, or that cannot be stored, has one outcome, that of its first window.
         """
-        question, sources = offer.signed.question, self._sources(signals)
-        first, outcomes = self.questions.first_window(offer), list[Outcome]()
+        question, sources, outcomes = offer.signed.question, self._sources(signals), list[Outcome]()
         try:
             self._trust.check_question(offer.signed)
             for part in question.parts:
@@ -364,13 +366,14 @@ class Device:
                     if one.question and one.question.question_id == question.question_id
                 ]
                 await self._answer_all([question.question_id], begun, sources, outcomes)
-                if not outcomes and (ended := self._rounds.ended(first)) is not None:
+                if not outcomes and (ended := self._rounds.ended(self.questions.first_window(offer))) is not None:
                     outcomes.append(ended)
                 return tuple(outcomes)
         except (QuestionError, SignatureError) as error:
             refusal = PolicyRefusal(rule="aggregators", message=str(error))
         except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.
-            return (Outcome.of(first, OutcomeKind.FAILED, str(error)),)
+            return (Outcome.of(self.questions.first_window(offer), OutcomeKind.FAILED, str(error)),)
+        first = self.questions.first_window(offer)
         return (Outcome.of(first, OutcomeKind.REFUSED, refusal.message, refusal.rule),)
 
     async def _take_up(self, window: Window, report: Callable[[Outcome], None]) -> None:

@@ -114,7 +114,7 @@ class Ledger:
         It was judged when it was made, and is judged again only where it lasts longer by now (`dated`).
         """
         held = self._charges[charge_id]
-        if self.dated(held) == held:
+        if self.dated(held) is held:
             return None
         self.drop(charge_id)
         try:
@@ -149,7 +149,7 @@ class Ledger:
         self._latest = max(self._latest, used.asked_at)
 
     def _totals_for(self, policy: OwnerPolicy) -> "_Totals":
-        # One at a time: a device has one policy, mostly the same object; to hash it takes as long as judging.
+        # One at a time: a device has one policy, mostly the same object.
         if self._totals is None or self._totals.policy is not policy:
             self._totals = _Totals(policy, self._charges.values())
         return self._totals
@@ -412,12 +412,14 @@ def charges_of_question(
     A unit is charged for the windows that are left of it. One that began before `unknown_before` is left out: this
     device may have answered in it with a coin it has forgotten.
     """
-    cost = _Cost(question, policy, (Ledger() if ledger is None else ledger).orders_for(question, policy))
+    orders = (Ledger() if ledger is None else ledger).orders_for(question, policy)
     units = open_units(question, begin, skipped)
     opens = question.schedule.opens
     members = question.schedule.units(question.coin)
     return tuple(
-        cost.charge(unit, windows) for unit, windows in units.items() if opens(members[unit][0]) >= unknown_before
+        _charge(question, policy, orders, unit, windows)
+        for unit, windows in units.items()
+        if opens(members[unit][0]) >= unknown_before
     )
 
 
@@ -439,37 +441,34 @@ def open_units(question: Question, begin: float, skipped: Iterable[range] = ()) 
     return {unit: windows for unit, windows in found.items() if windows}
 
 
-class _Cost:
-    def __init__(self, question: Question, policy: OwnerPolicy, orders: tuple[int, ...]) -> None:
-        self._question = question
-        self._policy = policy
-        self._orders = orders
-
-    def charge(self, unit: int, windows: tuple[int, ...]) -> Charge:
-        question, design = self._question, self._question.design
-        loss = _loss(design, self._orders, len(windows), question.coin is Coin.WINDOW)
-        exposure = exposure_of(design.exposure, len(windows))
-        pure = loss is not None and loss.pure is not None and len(windows) == 1
-        opens, round_one_s = question.schedule.opens, question.schedule.round_one_s
-        until = opens(windows[-1]) + round_one_s
-        # A window that outlasts the period counts while it is open.
-        at_once = len(windows) == 1 and round_one_s <= self._policy.budget_period_s
-        return Charge(
-            charge_id=unit_id(question.question_id, unit),
-            name=question.name,
-            signal=signals_text(question.parts),
-            asked_at=opens(windows[0]),
-            asked_until=until,
-            counts_until=opens(windows[0]) if at_once else until,
-            epsilon=ledger_loss_of(design).epsilon if pure else None,
-            exposure=exposure.chance,
-            answers=exposure.answers,
-            relation=design.charge_relation,
-            promise=self._policy.promise,
-            loss=loss,
-            question_id=question.question_id,
-            sent=False,
-        )
+@lru_cache(maxsize=32)
+def _charge(
+    question: Question, policy: OwnerPolicy, orders: tuple[int, ...], unit: int, windows: tuple[int, ...]
+) -> Charge:
+    design = question.design
+    loss = _loss(design, orders, len(windows), question.coin is Coin.WINDOW)
+    exposure = exposure_of(design.exposure, len(windows))
+    pure = loss is not None and loss.pure is not None and len(windows) == 1
+    opens, round_one_s = question.schedule.opens, question.schedule.round_one_s
+    until = opens(windows[-1]) + round_one_s
+    # A window that outlasts the period counts while it is open.
+    at_once = len(windows) == 1 and round_one_s <= policy.budget_period_s
+    return Charge(
+        charge_id=unit_id(question.question_id, unit),
+        name=question.name,
+        signal=signals_text(question.parts),
+        asked_at=opens(windows[0]),
+        asked_until=until,
+        counts_until=opens(windows[0]) if at_once else until,
+        epsilon=ledger_loss_of(design).epsilon if pure else None,
+        exposure=exposure.chance,
+        answers=exposure.answers,
+        relation=design.charge_relation,
+        promise=policy.promise,
+        loss=loss,
+        question_id=question.question_id,
+        sent=False,
+    )
 
 
 @lru_cache(maxsize=16)

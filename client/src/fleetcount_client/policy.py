@@ -24,6 +24,7 @@ from fleetcount_transport.toml_values import Range
 from fleetcount_client.signals import SignalSource, unfit
 
 if TYPE_CHECKING:
+    from fleetcount_protocol.question.fields import Coin
     from fleetcount_protocol.question.question import Question
 
 _REMEMBERED: Final = 128
@@ -173,6 +174,10 @@ class OwnerPolicy:
         if self.enrolment_wait_s is not None:
             _in_range("enrolment_wait_s", self.enrolment_wait_s, -1, self.ledger_wait_s)
 
+    def __hash__(self) -> int:
+        """Return a hash of two fields: a device has one policy, mostly the same object, and fractions take long."""
+        return hash((self.signals, self.budget_period_s))
+
     @property
     def ledger_wait_s(self) -> int:
         """How long a ledger answers nothing that may have lost charges."""
@@ -199,10 +204,16 @@ def judge_question(policy: OwnerPolicy, question: "Question", window: Window) ->
     Every window is judged as a window. Under a coin that holds for longer than a window one answer is not hidden by it:
     its other answers betray the coin, so the loss of an answer is that without the coin.
     """
+    return _judged(policy, question.coin, _ById(window))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _judged(policy: OwnerPolicy, coin: "Coin", named: _ById) -> PolicyRefusal | None:
     from fleetcount_protocol.question.fields import Coin  # Only with the first question.
 
+    window = named.window
     refusal = judge_window(policy, window)
-    if refusal is not None or question.coin is Coin.WINDOW:
+    if refusal is not None or coin is Coin.WINDOW:
         return refusal
     from fleetcount_mechanisms.statement import views_of  # As above.
 

@@ -39,7 +39,7 @@ from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, judge_sources
 from fleetcount_client.private_places import PrivatePlaces
 from fleetcount_client.question_rows import Walks
-from fleetcount_client.sessions import Delivery, DeliveryEnd, OpenSession, SessionKeeper, encode_instalment
+from fleetcount_client.sessions import Delivery, DeliveryEnd, SessionKeeper, encode_instalment, row_of, secret_of
 from fleetcount_client.signals import Reading, SignalSource, read_parts
 from fleetcount_client.spool import Spool
 from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
@@ -89,7 +89,8 @@ class Rounds:
             if isinstance(begun, Outcome):
                 return begun
             report, formed = begun.report, begun.entries
-        return replace(await self._finish(assignment.window, report, formed), fault=fault)
+        outcome = await self._finish(assignment.window, report, formed)
+        return replace(outcome, fault=fault) if fault else outcome
 
     async def take_up(self, window: Window) -> Outcome:
         """Bring an answer that was begun before to its end.
@@ -147,7 +148,7 @@ class Rounds:
 
     async def _sessions_of(
         self, window: Window, aggregators: tuple[Aggregator, ...], before: float
-    ) -> tuple[OpenSession, ...] | Outcome:
+    ) -> tuple[SessionRow, ...] | Outcome:
         closes = window.round_one_closes
         opened = await self.sessions.open_all(aggregators, window.round_two_closes, before, closes)
         if isinstance(opened, RejectReason):
@@ -168,12 +169,14 @@ class Rounds:
             return f"the program's conditions raised {type(error).__name__}"
 
     def _charge(
-        self, assignment: WindowAssignment, opened: tuple[OpenSession, ...], readings: Sequence[Reading]
+        self, assignment: WindowAssignment, opened: tuple[SessionRow, ...], readings: Sequence[Reading]
     ) -> Beginning | Outcome | None:
         """Begin the answer; return what is stored of it, why there is none, or None where a session is gone."""
         window = assignment.window
         shown = [
-            replace(reading, value=self.private.shown(part.signal, reading.value))
+            reading
+            if (shown := self.private.shown(part.signal, reading.value)) is reading.value
+            else replace(reading, value=shown)
             for part, reading in zip(window.parts, readings, strict=True)
         ]
         truth = truth_of(window, shown, self.source, assignment.choice)
@@ -183,15 +186,14 @@ class Rounds:
             return ledger.judge_reserved(self.policy, charge.charge_id)
 
         def form(rows: Sequence[SessionRow]) -> Beginning:
-            sessions = [OpenSession.of(row) for row in rows]
-            keys = tuple(session.secret.window_key for session in sessions)
+            secrets = [secret_of(row) for row in rows]
+            keys = tuple(one.window_key for one in secrets)
             report, parts = self._form(window, keys, truth, assignment.sampled)
-            moved = [session.moved_on().row for session in sessions]
+            moved = [row_of(one.moved_on(), row.hpke_key) for one, row in zip(secrets, rows, strict=True)]
             return Beginning(report=report, entries=_outbox_entries(window, keys, parts), sessions=moved)
 
         failpoints.reach("before_charge")
-        rows = [session.row for session in opened]
-        begun = self.spool.begin(charge, window.window_id, window.canonical, rows, form, judge)
+        begun = self.spool.begin(charge, window.window_id, window.canonical, opened, form, judge)
         failpoints.reach("after_charge")
         if isinstance(begun, PolicyRefusal):
             # Another process of this device was faster: its coins are the ones that count.
@@ -336,14 +338,14 @@ class QuestionLoop:
                 look = min(self.timer.now() + _LOOK_S, question.last_chance(last))
                 if look >= horizon:
                     return
-                await self.pause_until(look, True)
+                await self.pause_until(look, again=True)
                 continue
             opens = question.asked.schedule.opens(index)
             if opens >= horizon:
                 return
             if opens > self.timer.now():
                 # Orders and the owner's word may come while it waits: it looks again before it answers.
-                await self.pause_until(opens, True)
+                await self.pause_until(opens, again=True)
                 continue
             outcome = await self._answer(question, index, signals)
             last = index

@@ -8,17 +8,15 @@ loads is part of every start, and needs no message.
 import asyncio
 import enum
 import logging
+import struct
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Final
 
 from fleetcount_mechanisms.randomness import RandomSource
-from fleetcount_protocol.channel.certificates import key_digest
 from fleetcount_protocol.channel.session import DeviceIdentity, SessionSecret, check_receipt, new_session
-from fleetcount_protocol.errors import PeerError, RejectReason
+from fleetcount_protocol.errors import DecodeError, PeerError, RejectReason
 from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
-from fleetcount_protocol.layout import Reader, sized, uint
+from fleetcount_protocol.layout import Reader, sized
 from fleetcount_protocol.limits import (
     MAX_CIPHERTEXT_BYTES,
     MAX_INSTALMENT_BYTES,
@@ -40,26 +38,30 @@ _LOG: Final = logging.getLogger(__name__)
 _EXPIRY_SLACK_S: Final = 60
 _SOON_S: Final = 5.0
 _INSTALMENT_LABEL: Final = b"FCDI02"
+_INSTALMENT_HEAD: Final = struct.Struct(">6s32s16s16sHB")
 _KEY_REFUSALS: Final = frozenset({RejectReason.UNKNOWN_KEY, RejectReason.BAD_SEAL})
 
 
 def encode_instalment(instalment: Instalment) -> bytes:
     """Return an instalment as the spool keeps it."""
-    names = instalment.window_id + instalment.report_id + instalment.session_id
-    numbers = uint(instalment.key_number, 2) + uint(instalment.round, 1)
-    return _INSTALMENT_LABEL + names + numbers + sized(instalment.public_share, 2) + sized(instalment.ciphertext, 4)
+    names = instalment.window_id, instalment.report_id, instalment.session_id
+    head = _INSTALMENT_HEAD.pack(_INSTALMENT_LABEL, *names, instalment.key_number, instalment.round)
+    return head + sized(instalment.public_share, 2) + sized(instalment.ciphertext, 4)
 
 
 def decode_instalment(stored: bytes) -> Instalment:
     """Return the instalment `encode_instalment` gave; raises DecodeError for anything else."""
     reader = Reader(stored, "a stored instalment", MAX_INSTALMENT_BYTES)
-    reader.expect(_INSTALMENT_LABEL)
+    head = reader.take(_INSTALMENT_HEAD.size)
+    label, window_id, report_id, session_id, key_number, round_number = _INSTALMENT_HEAD.unpack(head)
+    if label != _INSTALMENT_LABEL:
+        raise DecodeError("a stored instalment begins with another label")
     instalment = Instalment(
-        window_id=WindowId(reader.take(WindowId.SIZE)),
-        report_id=ReportId(reader.take(ReportId.SIZE)),
-        session_id=SessionId(reader.take(SessionId.SIZE)),
-        key_number=reader.count(2, 1, MAX_KEY_NUMBER),
-        round=reader.count(1, 0, 2),
+        window_id=WindowId(window_id),
+        report_id=ReportId(report_id),
+        session_id=SessionId(session_id),
+        key_number=key_number,
+        round=round_number,
         public_share=reader.sized(2, 0, MAX_PUBLIC_SHARE_BYTES),
         ciphertext=reader.sized(4, 1, MAX_CIPHERTEXT_BYTES),
     )
@@ -67,42 +69,29 @@ def decode_instalment(stored: bytes) -> Instalment:
     return instalment
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenSession:
-    """A session the aggregator has accepted, or did when it was stored; `hpke_key` is the key it was sealed to."""
+def row_of(secret: SessionSecret, hpke_key: bytes) -> SessionRow:
+    """Return a session as the spool keeps it; `hpke_key` is the key it was sealed to."""
+    return SessionRow(
+        session_id=secret.session_id,
+        aggregator_id=secret.aggregator_id,
+        hpke_key=hpke_key,
+        secret=secret.secret,
+        receipt_key=secret.receipt_key,
+        number=secret.number,
+        expiry=secret.expiry,
+    )
 
-    secret: SessionSecret
-    hpke_key: bytes
 
-    @property
-    def row(self) -> SessionRow:
-        """The session as the spool keeps it."""
-        return SessionRow(
-            session_id=self.secret.session_id,
-            aggregator_id=self.secret.aggregator_id,
-            hpke_key=self.hpke_key,
-            secret=self.secret.secret,
-            receipt_key=self.secret.receipt_key,
-            number=self.secret.number,
-            expiry=self.secret.expiry,
-        )
-
-    @classmethod
-    def of(cls, row: SessionRow) -> "OpenSession":
-        """Return a stored session."""
-        secret = SessionSecret(
-            session_id=row.session_id,
-            aggregator_id=AggregatorId(row.aggregator_id),
-            secret=row.secret,
-            receipt_key=row.receipt_key,
-            expiry=row.expiry,
-            number=row.number,
-        )
-        return cls(secret=secret, hpke_key=row.hpke_key)
-
-    def moved_on(self) -> "OpenSession":
-        """Return the session for the next window."""
-        return OpenSession(secret=self.secret.moved_on(), hpke_key=self.hpke_key)
+def secret_of(row: SessionRow) -> SessionSecret:
+    """Return the secrets of a stored session."""
+    return SessionSecret(
+        session_id=row.session_id,
+        aggregator_id=AggregatorId(row.aggregator_id),
+        secret=row.secret,
+        receipt_key=row.receipt_key,
+        expiry=row.expiry,
+        number=row.number,
+    )
 
 
 class SessionKeeper:
@@ -128,12 +117,12 @@ class SessionKeeper:
         self._retry = retry
         self._lifetime_s = lifetime_s
         self._activity = activity
-        self._known: dict[SessionId, OpenSession] = {}
+        self._known: dict[SessionId, SessionRow] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def open_all(
         self, aggregators: Sequence[Aggregator], needed_until: int, before: float, deadline: float
-    ) -> tuple[OpenSession, ...] | RejectReason | None:
+    ) -> tuple[SessionRow, ...] | RejectReason | None:
         """Return one session an aggregator, in their order, each valid beyond `needed_until` (Unix seconds).
 
         One that is not open is asked for at a moment of its own, drawn uniformly from now to `before`, so that the
@@ -142,13 +131,16 @@ class SessionKeeper:
         """
         self.take_up()
         needed = needed_until + _EXPIRY_SLACK_S
-        answers = await self._activity.together([self._open(one, needed, before, deadline) for one in aggregators])
-        if isinstance(answers, RejectReason):
-            return answers
-        opened = tuple(answer for answer in answers if answer is not None)
-        return opened if len(opened) == len(answers) else None
+        found = [self._reusable(one, needed) for one in aggregators]
+        if None in found:
+            answers = await self._activity.together([self._open(one, needed, before, deadline) for one in aggregators])
+            if isinstance(answers, RejectReason):
+                return answers
+            found = answers
+        opened = tuple(one for one in found if one is not None)
+        return opened if len(opened) == len(found) else None
 
-    def find(self, session_id: SessionId) -> OpenSession | None:
+    def find(self, session_id: SessionId) -> SessionRow | None:
         """Return a stored session, or None if it is forgotten."""
         if session_id not in self._known:
             self.take_up()  # Another process of this device may have opened it, for an answer that this one finishes.
@@ -156,15 +148,15 @@ class SessionKeeper:
 
     def take_up(self) -> None:
         """Go on from the sessions as they are stored now: every answer that begins moves its sessions on."""
-        stored = {row.session_id: OpenSession.of(row) for row in self._spool.sessions()}
+        stored = {row.session_id: row for row in self._spool.sessions()}
         # One that no answer has used is in memory only. Of any other, what is not stored any more was forgotten, maybe
         # by another process: taken up again it would use keys of before a second time.
-        unused = {name: one for name, one in self._known.items() if one.secret.number == 1}
+        unused = {name: one for name, one in self._known.items() if one.number == 1}
         self._known = unused | stored
 
     def move_on(self, stored: Iterable[SessionRow]) -> None:
         """Go on from sessions as an answer that begins has just stored them."""
-        self._known.update((row.session_id, OpenSession.of(row)) for row in stored)
+        self._known.update((row.session_id, row) for row in stored)
 
     def forget(self, session_id: SessionId) -> None:
         """Begin no answer any more with a session of which the aggregator lacks a key; the next window opens another
@@ -176,10 +168,10 @@ class SessionKeeper:
         self._spool.forget_session(session_id)
         self.take_up()
 
-    @cached_property
+    @property
     def device(self) -> Digest:
         """The digest of the device's public key."""
-        return key_digest(self._identity.certificate)
+        return self._identity.digest
 
     def go_on_as(self, identity: DeviceIdentity) -> None:
         """Open sessions under another certificate from now on, for the same key: those that are open still hold."""
@@ -187,7 +179,7 @@ class SessionKeeper:
 
     async def _open(
         self, aggregator: Aggregator, needed: int, before: float, deadline: float
-    ) -> OpenSession | RejectReason | None:
+    ) -> SessionRow | RejectReason | None:
         now = self._timer.now()
         if before > now and self._reusable(aggregator, needed) is None:
             await self._activity.pause_until(now + uniform_seconds(self._source, before - now))
@@ -202,22 +194,20 @@ class SessionKeeper:
                 return RejectReason.BAD_CERTIFICATE  # No hour is between the window's end and the certificate's.
             return await self._open_new(aggregator, expiry, deadline)
 
-    def _reusable(self, aggregator: Aggregator, needed: int) -> OpenSession | None:
+    def _reusable(self, aggregator: Aggregator, needed: int) -> SessionRow | None:
         keys = {key.public_key for key in aggregator.hpke_keys}
         for session in self._known.values():
-            same = session.secret.aggregator_id == aggregator.aggregator_id and session.hpke_key in keys
-            if same and session.secret.expiry >= needed and session.secret.number <= MAX_KEY_NUMBER:
+            same = session.aggregator_id == aggregator.aggregator_id and session.hpke_key in keys
+            if same and session.expiry >= needed and session.number <= MAX_KEY_NUMBER:
                 return session
         return None
 
-    async def _open_new(
-        self, aggregator: Aggregator, expiry: int, deadline: float
-    ) -> OpenSession | RejectReason | None:
+    async def _open_new(self, aggregator: Aggregator, expiry: int, deadline: float) -> SessionRow | RejectReason | None:
         refusal: RejectReason | None = None
         for key in aggregator.hpke_keys:
             answer = await self._open_with(aggregator, key, expiry, deadline)
-            if isinstance(answer, OpenSession):
-                self._known[answer.secret.session_id] = answer
+            if isinstance(answer, SessionRow):
+                self._known[answer.session_id] = answer
                 return answer
             if answer not in _KEY_REFUSALS:
                 return answer
@@ -226,14 +216,14 @@ class SessionKeeper:
 
     async def _open_with(
         self, aggregator: Aggregator, key: HpkeKey, expiry: int, deadline: float
-    ) -> OpenSession | RejectReason | None:
+    ) -> SessionRow | RejectReason | None:
         request, opening = new_session(aggregator, key, self._identity, expiry, self._source)
         backoff = Backoff(self._retry, self._source)
         while self._timer.now() < deadline:
             try:
                 (answer,) = await self._transport.open_sessions(aggregator, [request])
                 if isinstance(answer, SessionAccepted):
-                    return OpenSession(secret=opening.finish(answer), hpke_key=key.public_key)
+                    return row_of(opening.finish(answer), key.public_key)
             except (Unreachable, PeerError) as error:
                 _LOG.info("aggregator %s: no session yet: %s", aggregator.aggregator_id, type(error).__name__)
                 backoff.heed(error.retry_after_s if isinstance(error, Unreachable) else 0.0)
@@ -349,7 +339,7 @@ class Delivery:
                 if answer.reason is RejectReason.UNKNOWN_SESSION:
                     self._sessions.forget(instalment.session_id)
                 return _Attempt.AGAIN if worth_retrying(answer.reason) else answer.reason
-            check_receipt(session.secret, instalment, answer)
+            check_receipt(secret_of(session), instalment, answer)
         except (Unreachable, PeerError) as error:
             _LOG.info("aggregator %s: no receipt yet: %s", aggregator.aggregator_id, type(error).__name__)
             backoff.heed(error.retry_after_s if isinstance(error, Unreachable) else 0.0)

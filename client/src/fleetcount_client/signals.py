@@ -287,6 +287,8 @@ async def read_signal(signals: Mapping[str, SignalSource], path: str) -> Reading
 
 async def read_parts(signals: Mapping[str, SignalSource], parts: Sequence[Part]) -> list[Reading]:
     """Return what the signals of a question are at one moment, each as `read_signal` does: all are asked at once."""
+    if len(parts) == 1:
+        return [await read_signal(signals, parts[0].signal)]
     return await asyncio.gather(*(read_signal(signals, part.signal) for part in parts))
 
 

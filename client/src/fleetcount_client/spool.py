@@ -440,23 +440,31 @@ class Spool:
             raise UsageError(f"a report in phase {report.phase.name} cannot become {phase.name}")
         secret = report.secret if phase is Phase.BETWEEN else b""
         moved = Report(window_id=report.window_id, phase=phase, reason=reason, secret=secret)
-        with self.change() as (connection, ledger):
-            # The old phase in the condition lets one process alone make the move. The bytes of the old round go in the
-            # same transaction in which those of the new one come: after a crash there is one round's, never both.
-            where = (self._device, report.window_id)
-            changed = connection.execute(
-                "UPDATE report SET phase=?,reason=?,secret=? WHERE device=? AND window_id=? AND phase=?",
-                (phase.value, reason, moved.secret, *where, report.phase.value),
-            ).rowcount
-            if changed != 1:
-                raise MachineError(f"another process has moved the report on from phase {report.phase.name}")
-            connection.execute("DELETE FROM parcel WHERE device=? AND window_id=?", where)
-            self._insert_entries(connection, report.window_id, entries)
-            if end is not None:
+        if end is None:
+            with self._file.transaction() as connection:
+                self._move(connection, report.phase, moved, entries)
+        else:
+            with self.change() as (connection, ledger):
+                self._move(connection, report.phase, moved, entries)
                 end(change=nullcontext((connection, ledger)))
         if phase.final and not self._device:
             self._file.erase()
         return moved
+
+    def _move(
+        self, connection: sqlite3.Connection, before: Phase, moved: Report, entries: Iterable[OutboxEntry]
+    ) -> None:
+        # The old phase in the condition lets one process alone make the move. The bytes of the old round go in the
+        # same transaction in which those of the new one come: after a crash there is one round's, never both.
+        where = (self._device, moved.window_id)
+        changed = connection.execute(
+            "UPDATE report SET phase=?,reason=?,secret=? WHERE device=? AND window_id=? AND phase=?",
+            (moved.phase.value, moved.reason, moved.secret, *where, before.value),
+        ).rowcount
+        if changed != 1:
+            raise MachineError(f"another process has moved the report on from phase {before.name}")
+        connection.execute("DELETE FROM parcel WHERE device=? AND window_id=?", where)
+        self._insert_entries(connection, moved.window_id, entries)
 
     # Sessions.
 

@@ -7,7 +7,7 @@ from a truth or a place. Sends nothing and reads no signal.
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from math import ceil
 from typing import Final
 
@@ -21,7 +21,7 @@ from fleetcount_protocol.question.key_list import check_distinct_keys, key_for, 
 from fleetcount_protocol.question.orders import OrderAction, SignedOrder, skipped_windows, started_question
 from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.domain import Prefixes
-from fleetcount_protocol.window.fields import Aggregator
+from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_protocol.window.window import Window
 from fleetcount_protocol.wire.question import QUESTION_OFFER
 
@@ -105,9 +105,12 @@ class KnownQuestion:
             raise QuestionError(f"no key list of {missing} is known")
         check_distinct_keys(lists.values())
         opens, closes = window.round_one_opens, window.round_two_closes
-        return tuple(
-            replace(one, hpke_keys=(key_for(lists[one.aggregator_id], opens, closes),)) for one in window.aggregators
-        )
+        return tuple(_keyed(one, key_for(lists[one.aggregator_id], opens, closes)) for one in window.aggregators)
+
+
+@lru_cache(maxsize=16)
+def _keyed(aggregator: Aggregator, key: HpkeKey) -> Aggregator:
+    return replace(aggregator, hpke_keys=(key,))
 
 
 class Subscriptions:
@@ -145,13 +148,15 @@ class Subscriptions:
         Returns the questions that are refused, cannot be stored, or are first seen when none of their windows is left;
         of one that not all trusted aggregators have signed nothing is kept. `signals` as for `join`.
         """
-        rows, refused = self._recent(), dict[QuestionId, Outcome]()
+        rows, refused, seen = self._recent(), dict[QuestionId, Outcome](), set[QuestionId]()
         for offer in offers:
             question = offer.signed.question
             refused.pop(question.question_id, None)  # Each aggregator offers it: the last word counts.
-            row = rows.pop(question.question_id, None)
+            # What was offered before in this list is read anew.
+            row, is_seen = rows.pop(question.question_id, None), question.question_id in seen
+            seen.add(question.question_id)
             try:
-                row = row or self._rows.get(question.question_id)
+                row = self._rows.get(question.question_id) if is_seen else row
                 self._trust.check_question(offer.signed)
                 known = None if row is None else self._readable(row)
                 merged = self._with_slot(_merged(offer, known, self._trust, self._clock.now()))
@@ -191,10 +196,10 @@ class Subscriptions:
 
     def first_window(self, offer: QuestionOffer) -> Window:
         """Return the first window of a question as it is known, else as an offer says: what an outcome is named by."""
-        known = self._known_before(offer.signed.question.question_id) or KnownQuestion(offer=offer)
         try:
+            known = self._known_before(offer.signed.question.question_id) or KnownQuestion(offer=offer)
             return _first_window(known.asked)
-        except QuestionError:  # The offer's start is not one of the question; what it says is not taken.
+        except (MachineError, QuestionError):  # Nor does the file say it, nor is the offer's start one of the question.
             return _first_window(offer.signed.question)
 
     def _take(

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from fleetcount_mechanisms.randomness import RandomSource, uniform_below
+from fleetcount_mechanisms.randomness import RandomSource, UniformBelow
 from fleetcount_protocol.clock import AnchoredClock, Clock
 from fleetcount_protocol.errors import Refused, RejectReason
 
@@ -88,7 +88,7 @@ class ManualTimer:
             self._sleepers[0][2].set()
 
 
-async def sleep_until(timer: Timer, moment: float, again: bool = False) -> None:
+async def sleep_until(timer: Timer, moment: float, *, again: bool = False) -> None:
     """Return when the clock says `moment`; who looks `again` anyhow is woken sooner by a clock that was set back."""
     before = math.inf
     while (left := moment - timer.now()) > 0 and (left < before or not again):
@@ -96,7 +96,7 @@ async def sleep_until(timer: Timer, moment: float, again: bool = False) -> None:
         before = left
 
 
-_STEPS: Final = 1 << 20
+_STEP: Final = UniformBelow(bound=1 << 20)
 _LONGEST_HINT_S: Final = 300.0
 
 
@@ -104,7 +104,7 @@ def uniform_seconds(source: RandomSource, seconds: float) -> float:
     """Return a time drawn uniformly from [0, `seconds`), in 2^20 steps; raises ValueError for less than 0."""
     if seconds < 0:
         raise ValueError(f"seconds is {seconds}, not >= 0")
-    return seconds * uniform_below(source, _STEPS) / _STEPS
+    return seconds * _STEP.draw(source) / _STEP.bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,17 +177,17 @@ class Activity:
         finally:
             self._busy -= 1
 
-    async def pause_until(self, moment: float, again: bool = False) -> None:
+    async def pause_until(self, moment: float, *, again: bool = False) -> None:
         """Wait inside what is under way; close what is idle if all the rest waits as well."""
         if moment - self._timer.now() <= self._idle_close_s:
-            await sleep_until(self._timer, moment, again)
+            await sleep_until(self._timer, moment, again=again)
             return
         self._busy -= 1
         self._waiting += 1
         try:
             if self._busy == 0:
                 await self._close()
-            await sleep_until(self._timer, moment, again)
+            await sleep_until(self._timer, moment, again=again)
         finally:
             self._waiting -= 1
             self._busy += 1
@@ -210,19 +210,26 @@ class Activity:
         self._busy -= 1  # It only waits for its parts, which are counted instead.
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._part(part)) for part in parts]
+                # One runs here: a task costs as much as a part.
+                tasks = [group.create_task(self._part(part)) for part in parts[1:]]
+                first = await self._part(parts[0])
         except BaseExceptionGroup as ended:
-            first = ended.exceptions[0]
-            if isinstance(first, Refused):
-                return first.reason
-            raise first from None
+            error = ended.exceptions[0]
+            if isinstance(error, Refused):
+                return error.reason
+            raise error from None
         finally:
             self._busy += 1
-        return [task.result() for task in tasks]
+            for part in parts:
+                part.close()  # One that the first has kept from beginning.
+        return [first, *(task.result() for task in tasks)]
 
     async def _part(self, part: Coroutine[Any, Any, _AnswerT | RejectReason]) -> _AnswerT:
-        with self.begun():
+        self._busy += 1
+        try:
             answer = await part
+        finally:
+            self._busy -= 1
         if self._waiting:
             await self.close_if_resting()
         if isinstance(answer, RejectReason):

@@ -8,16 +8,22 @@ import functools
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
-from fleetcount_mechanisms.errors import MechanismError, require_fraction
+from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.randomness import WIDE, exp_minus_bounds, float_up, near_decimal, near_log
+from fleetcount_mechanisms.repeated import (
+    LARGEST_EPSILON,
+    checked_epsilon,
+    optimal_loss_repeated,
+    repeated_outcomes,
+    require_delta,
+    require_queries,
+)
 
 LARGEST_OUTCOMES = 20_000
-LARGEST_COPIES = 1_000_000
-LARGEST_EPSILON = 700
 INVERSE_DENOMINATOR = 10**12
 PRECISION_BITS = 96
 _LEAST = Decimal(1).scaleb(-600)
@@ -29,7 +35,7 @@ def basic_epsilon(epsilons: Iterable[Fraction]) -> Fraction:
     Raises:
         MechanismError: a loss not in (0, 700].
     """
-    return sum((_checked_epsilon(epsilon) for epsilon in epsilons), Fraction(0))
+    return sum((checked_epsilon(epsilon) for epsilon in epsilons), Fraction(0))
 
 
 def optimal_epsilon(epsilons: Sequence[Fraction], delta: Fraction) -> float:
@@ -47,7 +53,7 @@ def optimal_epsilon(epsilons: Sequence[Fraction], delta: Fraction) -> float:
         MechanismError: an eps_i not in (0, 700], delta not in [0, 1), or so many different eps_i that there are more
             than 20,000 outcomes.
     """
-    _require_delta(delta)
+    require_delta(delta)
     outcomes, total_weight = _outcomes(epsilons)
     if not outcomes:
         return 0.0
@@ -68,30 +74,6 @@ def optimal_epsilon_repeated(epsilon: Fraction, queries: int, delta: Fraction) -
     return float_up(max(Fraction(0), optimal_loss_repeated(epsilon, queries, delta)))
 
 
-def optimal_loss_repeated(epsilon: Fraction, copies: int, delta: Fraction) -> Fraction:
-    """Return the optimal total eps of `copies` releases of one eps to an error below 1e-60; a result below 0 means 0.
-
-    Source: as `optimal_epsilon`, summed from the largest ratio on with 80 digits. The ratios fall, so after the first
-    set that is worse than the one before all later sets are worse too.
-
-    Raises:
-        MechanismError: eps not in (0, 700], copies not in 1..10**6, or delta outside [0, 1).
-    """
-    _require_delta(delta)
-    outcomes = _repeated_outcomes(epsilon, copies)
-    if delta == 0:
-        return epsilon * copies
-    slack, best = near_decimal(delta), Decimal(0)
-    first = second = Decimal(0)
-    for weight, other in outcomes:
-        first, second = WIDE.add(first, weight), WIDE.add(second, other)
-        reached = WIDE.divide(WIDE.subtract(first, slack), second)
-        if 0 < reached < best:
-            break
-        best = max(best, reached)
-    return Fraction(WIDE.ln(best))
-
-
 def optimal_loss_approximate(epsilon: Fraction, delta_each: Fraction, copies: int, delta: Fraction) -> Fraction:
     """Return the optimal total eps of `copies` releases, each (eps, delta_each)-DP, to 1e-60; below 0 means 0.
 
@@ -102,9 +84,9 @@ def optimal_loss_approximate(epsilon: Fraction, delta_each: Fraction, copies: in
         MechanismError: eps not in (0, 700], copies not in 1..10**6, a delta outside [0, 1), or delta below
             1 - (1-delta_each)**copies.
     """
-    _require_delta(delta_each)
-    _require_delta(delta)
-    _require_queries(copies)
+    require_delta(delta_each)
+    require_delta(delta)
+    require_queries(copies)
     left = 1 - (1 - delta) / (1 - delta_each) ** copies
     if left < 0:
         raise MechanismError(f"delta is {delta}; it must be at least 1-(1-{delta_each})**{copies}, the delta of all")
@@ -121,7 +103,7 @@ def optimal_delta_repeated(epsilon: Fraction, copies: int, total: Fraction) -> F
     """
     if total < 0:
         raise MechanismError(f"total epsilon is {total}; it must be at least 0")
-    outcomes = _repeated_outcomes(epsilon, copies)
+    outcomes = repeated_outcomes(epsilon, copies)
     if total >= epsilon * copies:
         return Fraction(0)
     factor, excess = WIDE.exp(near_decimal(total)), Decimal(0)
@@ -133,28 +115,6 @@ def optimal_delta_repeated(epsilon: Fraction, copies: int, total: Fraction) -> F
     return Fraction(max(excess, _LEAST))
 
 
-def _repeated_outcomes(epsilon: Fraction, copies: int) -> Iterator[tuple[Decimal, Decimal]]:
-    """Yield (under X, under X') of outcomes of equal randomized responses, largest ratio first."""
-    exact = _checked_epsilon(epsilon)
-    _require_queries(copies)
-    if copies > LARGEST_COPIES:
-        raise MechanismError(f"queries is {copies}; it must be at most {LARGEST_COPIES}")
-    power = WIDE.exp(near_decimal(exact))
-    return _falling_outcomes(power, copies)
-
-
-def _falling_outcomes(power: Decimal, copies: int) -> Iterator[tuple[Decimal, Decimal]]:
-    lower = WIDE.power(WIDE.divide(Decimal(1), WIDE.add(Decimal(1), power)), copies)
-    weight, other = WIDE.multiply(lower, WIDE.power(power, copies)), lower
-    for down in range(copies + 1):
-        yield weight, other
-        ways = WIDE.divide(Decimal(copies - down), Decimal(down + 1))
-        weight, other = (
-            WIDE.divide(WIDE.multiply(weight, ways), power),
-            WIDE.multiply(WIDE.multiply(other, ways), power),
-        )
-
-
 def optimal_epsilon_per_query(total: Fraction, queries: int, delta: Fraction) -> Fraction:
     """Return the largest eps of one query with which `queries` of them lose at most `total` at this delta.
 
@@ -163,9 +123,9 @@ def optimal_epsilon_per_query(total: Fraction, queries: int, delta: Fraction) ->
     Raises:
         MechanismError: total not in (0, 700], queries below 1, or delta not in [0, 1).
     """
-    _checked_epsilon(total)
-    _require_queries(queries)
-    _require_delta(delta)
+    checked_epsilon(total)
+    require_queries(queries)
+    require_delta(delta)
     low, high = (
         0,
         int(INVERSE_DENOMINATOR * min(total + 1 + Fraction(_log_up(1 / (1 - delta))), Fraction(LARGEST_EPSILON))),
@@ -181,7 +141,7 @@ def optimal_epsilon_per_query(total: Fraction, queries: int, delta: Fraction) ->
 
 def _outcomes(epsilons: Sequence[Fraction]) -> tuple[list[tuple[int, int]], int]:
     """Return integer weights (under X, under X') of the outcomes, largest ratio first, and their common total."""
-    groups = Counter(_checked_epsilon(epsilon) for epsilon in epsilons)
+    groups = Counter(checked_epsilon(epsilon) for epsilon in epsilons)
     if math.prod(count + 1 for count in groups.values()) > LARGEST_OUTCOMES:
         raise MechanismError(
             f"{len(epsilons)} releases of {len(groups)} different eps give more than {LARGEST_OUTCOMES} outcomes"
@@ -217,20 +177,3 @@ def _exponential_above(exponent: Fraction) -> Fraction:
     """Return a rational in [e^exponent, e^exponent (1 + 2^-95)]."""
     bits = PRECISION_BITS + 2 * math.ceil(exponent)
     return Fraction(1 << bits, exp_minus_bounds(exponent, bits)[0])
-
-
-def _checked_epsilon(epsilon: Fraction) -> Fraction:
-    exact = require_fraction("epsilon", epsilon)
-    if not 0 < exact <= LARGEST_EPSILON:
-        raise MechanismError(f"epsilon is {epsilon}; it must be in (0, {LARGEST_EPSILON}]")
-    return exact
-
-
-def _require_delta(delta: Fraction) -> None:
-    if not 0 <= require_fraction("delta", delta) < 1:
-        raise MechanismError(f"delta is {delta}; it must be in [0, 1)")
-
-
-def _require_queries(queries: int) -> None:
-    if queries < 1:
-        raise MechanismError(f"queries is {queries}; it must be at least 1")

@@ -19,7 +19,6 @@ from fleetcount_mechanisms.answers import (
     channel_of,
     kind_of,
 )
-from fleetcount_mechanisms.composition import optimal_loss_repeated
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import (
     MechanismError,
@@ -37,6 +36,7 @@ from fleetcount_mechanisms.renyi import (
     pure_divergence,
     zcdp_epsilon,
 )
+from fleetcount_mechanisms.repeated import optimal_loss_repeated
 from fleetcount_mechanisms.response_laws import BinaryLaw
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
 from fleetcount_mechanisms.sampled_gaussian import panel_gaussian_divergence, total_divergences

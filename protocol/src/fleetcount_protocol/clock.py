@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Final, Protocol
 
 SLEW: Final = 0.01
@@ -29,10 +30,10 @@ class SystemClock:
         return time.time()
 
 
-def _since_boot() -> float:
-    """Return the seconds since this machine booted, with the time that it was suspended if the system counts it."""
-    boottime = getattr(time, "CLOCK_BOOTTIME", None)  # Linux only; elsewhere the time of a suspension is missing.
-    return time.monotonic() if boottime is None else time.clock_gettime(boottime)
+_since_boot: Final[Callable[[], float]] = (
+    partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
+)
+"""Returns the seconds since this machine booted; with the time that it was suspended on Linux only."""
 
 
 class AnchoredClock:
@@ -66,13 +67,15 @@ class AnchoredClock:
             elapsed, self._seen = seen - self._seen, seen
             self._now += elapsed
             off = self._wall() - self._now
-            self._now += off if self._is_believed(off, seen) else min(max(off, -SLEW * elapsed), SLEW * elapsed)
+            if -_SMALL_S <= off <= _SMALL_S:
+                self._off_since = None
+            elif self._is_believed(seen):
+                self._now += off
+                return self._now
+            self._now += min(max(off, -SLEW * elapsed), SLEW * elapsed)
             return self._now
 
-    def _is_believed(self, off: float, seen: float) -> bool:
-        """Return whether the wall clock has differed long enough to be adopted at once."""
-        if abs(off) <= _SMALL_S:
-            self._off_since = None
-            return False
+    def _is_believed(self, seen: float) -> bool:
+        """Return whether the wall clock, which differs, has done so long enough to be adopted at once."""
         self._off_since = seen if self._off_since is None else self._off_since
         return self._believes_after_s is not None and seen - self._off_since >= self._believes_after_s

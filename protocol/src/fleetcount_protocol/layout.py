@@ -50,9 +50,10 @@ def uint(value: int, size: int) -> bytes:
     Raises:
         ValueError: it does not fit.
     """
-    if not 0 <= value < 1 << 8 * size:
-        raise ValueError(f"{value} does not fit {size} unsigned bytes")
-    return value.to_bytes(size)
+    try:
+        return value.to_bytes(size)
+    except OverflowError:
+        raise ValueError(f"{value} does not fit {size} unsigned bytes") from None
 
 
 def sized(data: bytes, size: int) -> bytes:

@@ -55,6 +55,16 @@ def test_every_party_derives_the_same_bytes_and_every_window_differs() -> None:
     assert window_at(sampling_question(name="Another"), 3).window_id != window_at(sampling_question(), 3).window_id
 
 
+def test_a_window_made_again_is_the_same_and_another_is_not() -> None:
+    question = ALL["sampling_window"]
+
+    made = [window_at(question, index) for index in (3, 3, 4, 3)]
+
+    assert made[0] is made[1]
+    assert [window.question.index for window in made if window.question] == [3, 3, 4, 3]
+    assert made[0] == made[3] != made[2]
+
+
 @pytest.mark.parametrize("index", [-1, 720, 1.0, True, None])
 def test_there_is_no_other_window(index: int) -> None:
     with pytest.raises(UsageError, match=r"window is .*, allowed: 0 to 719"):

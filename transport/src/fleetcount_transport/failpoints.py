@@ -5,6 +5,7 @@ Does nothing in production: the environment variable has an effect only together
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from typing import Final
 
 from fleetcount_protocol.errors import UsageError
@@ -107,7 +108,12 @@ def reach(name: str) -> None:
     Raises:
         UsageError: the armed name is not one of a device's fail points.
     """
-    failpoints_from_environment(os.environ, DEVICE_FAILPOINTS + QUESTION_FAILPOINTS).hit(name)
+    _of_device().hit(name)
+
+
+@cache
+def _of_device() -> Failpoints:
+    return failpoints_from_environment(os.environ, DEVICE_FAILPOINTS + QUESTION_FAILPOINTS)
 
 
 def _die(_: str) -> None:

@@ -23,7 +23,7 @@ from fleetcount_mechanisms.asymmetric import (
     expected_safe_answers,
     expected_safe_answers_approximate,
 )
-from fleetcount_mechanisms.composition import basic_epsilon, optimal_delta_repeated, optimal_loss_repeated
+from fleetcount_mechanisms.composition import basic_epsilon, optimal_delta_repeated
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.losses import (
     linked_delta,
@@ -40,6 +40,7 @@ from fleetcount_mechanisms.renyi import (
     panel_pure_epsilon,
     pure_divergence,
 )
+from fleetcount_mechanisms.repeated import optimal_loss_repeated
 from fleetcount_mechanisms.response_laws import two_coin_sd
 from fleetcount_mechanisms.responses import TwoCoin
 from fleetcount_mechanisms.sampled_gaussian import panel_added, panel_gaussian_divergence

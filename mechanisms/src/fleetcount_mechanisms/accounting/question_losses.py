@@ -26,7 +26,6 @@ from fleetcount_mechanisms.accounting.vectors import (
     geometric_unit_epsilon,
 )
 from fleetcount_mechanisms.answers import AnswerForm
-from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
 from fleetcount_mechanisms.levels import Move
@@ -34,6 +33,7 @@ from fleetcount_mechanisms.losses import move_divergence, moves_divergence, move
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import fraction_up, near_exp, near_log
 from fleetcount_mechanisms.renyi import amplified, best_order, panel_pure_epsilon
+from fleetcount_mechanisms.repeated import LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.sampled_gaussian import sum_law_factor
 
 _NOTHING: Final = Fraction(0)

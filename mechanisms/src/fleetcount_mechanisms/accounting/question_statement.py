@@ -26,12 +26,12 @@ from fleetcount_mechanisms.accounting.question_losses import (
 )
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerForm, Relation
-from fleetcount_mechanisms.composition import LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import require_open_unit
 from fleetcount_mechanisms.losses import STATED_DELTA, moves_loss
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import WIDE, near_decimal, rounded_up
+from fleetcount_mechanisms.repeated import LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import AdversaryView, of_levels, views_of
 from fleetcount_mechanisms.statement_words import with_total

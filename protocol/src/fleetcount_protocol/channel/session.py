@@ -11,6 +11,7 @@ import hashlib
 import hmac
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -59,7 +60,7 @@ NONCE: Final = bytes(12)
 """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DeviceIdentity:
     """A device's certificate and its P-256 key: for mutual TLS, and to sign session requests on any transport.
 
@@ -73,6 +74,11 @@ class DeviceIdentity:
     def __post_init__(self) -> None:
         if self.certificate.public_key() != self.private_key.public_key():
             raise UsageError("the private key does not belong to the certificate")
+
+    @cached_property
+    def digest(self) -> Digest:
+        """The digest of the public key (`certificates.key_digest`)."""
+        return certificates.key_digest(self.certificate)
 
     @classmethod
     def load(cls, certificate_file: Path, key_file: Path) -> "DeviceIdentity":
@@ -126,7 +132,14 @@ class SessionSecret:
 
     def moved_on(self) -> "SessionSecret":
         """Return the session for the next window; the keys of earlier windows cannot be derived from it."""
-        return replace(self, secret=next_key(self.secret), number=self.number + 1)
+        return SessionSecret(
+            session_id=self.session_id,
+            aggregator_id=self.aggregator_id,
+            secret=next_key(self.secret),
+            receipt_key=self.receipt_key,
+            expiry=self.expiry,
+            number=self.number + 1,
+        )
 
 
 def check_session_request(request: SessionRequest) -> None:
@@ -190,7 +203,7 @@ def new_session(
     """
     secret = source.random_bytes(SESSION_SECRET_BYTES)
     ephemeral = X25519PrivateKey.from_private_bytes(source.random_bytes(X25519_KEY_BYTES))
-    info = _session_info(aggregator.aggregator_id, key.key_id, certificates.key_digest(device.certificate), expiry)
+    info = _session_info(aggregator.aggregator_id, key.key_id, device.digest, expiry)
     unsigned = SessionRequest(
         aggregator_id=aggregator.aggregator_id,
         key_id=key.key_id,

@@ -320,6 +320,10 @@ class Question(QuestionFields):
     def __post_init__(self) -> None:
         check_question(self)
 
+    def __hash__(self) -> int:
+        """Return a hash that is computed once; where a start makes another question of it, equality tells."""
+        return hash(self.question_id)
+
     @cached_property
     def canonical(self) -> bytes:
         """The canonical bytes that are hashed and signed (docs/wire.md, "Question")."""
@@ -412,7 +416,8 @@ def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -
     """Return a window, 0 to `windows` - 1: the same bytes at every party.
 
     Run by every party shortly before the window opens. It shares domain, design and all bytes but the times with the
-    other windows of the question object, so that it costs a copy of the bytes. A later step of a drill-down needs the
+    other windows of the question object, so that it costs a copy of the bytes; the one that was made last is the same
+    object again. A later step of a drill-down needs the
     cells that survived the step before it (`surviving_cells`) and is made and checked anew.
 
     Raises:
@@ -421,6 +426,9 @@ def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -
     """
     if type(index) is not int or not 0 <= index < question.schedule.windows:
         raise UsageError(f"window is {str(index)[:40]}, allowed: 0 to {question.schedule.windows - 1}")
+    latest: Window | None = question.__dict__.get("_latest")
+    if latest is not None and latest.question.index == index and not survivors:
+        return latest
     times = window_times(question.schedule, index)
     walk = question.drill_down
     if walk is not None and walk.step_of(index):
@@ -438,6 +446,7 @@ def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -
     window.__dict__.update(shared, **times, question=ref, design=first.design)
     before, behind = question.shared_bytes
     window.__dict__["canonical"] = window_label(ref) + before + encode_times(window) + behind
+    question.__dict__["_latest"] = window
     return window
 
 

@@ -456,23 +456,27 @@ def prio3_sum_vec_with_multiproof(
     return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["SumVecWithMultiproof"], shares=shares, proofs=proofs)
 
 
+@lru_cache(maxsize=16)
 def prio3_two_round(length: int, shares: int, proofs: int = _WINDOW_PROOFS) -> Prio3:
     """Return the algorithm of sampling windows: TwoRoundOneHot over `length` = V + 1, Field64, three proofs."""
     circuit = TwoRoundOneHot(length=length)
     return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["TwoRoundOneHot"], shares=shares, proofs=proofs)
 
 
+@lru_cache(maxsize=16)
 def prio3_one_hot(length: int, shares: int, proofs: int = _WINDOW_PROOFS) -> Prio3:
     """Return the algorithm of response and direct windows: OneHot over `length` = V + 1, Field64, three proofs."""
     circuit = OneHot(length=length)
     return Prio3(circuit=circuit, algorithm_id=ALGORITHM_IDS["OneHot"], shares=shares, proofs=proofs)
 
 
+@lru_cache(maxsize=16)
 def prio3_bits(length: int, shares: int) -> Prio3:
     """Return the algorithm of vector windows: SumVecWithMultiproof over `length` bits, with `bits_chunk_length`."""
     return prio3_sum_vec_with_multiproof(length, 1, bits_chunk_length(length), shares)
 
 
+@lru_cache(maxsize=16)
 def prio3_multihot(length: int, most: int, shares: int, proofs: int = _WINDOW_PROOFS) -> Prio3:
     """Return the algorithm of windows that count sets: Multihot over `length` = V values, Field64, three proofs."""
     checked = Multihot(length=length, most=most, chunk_length=1).checked_length

@@ -4,7 +4,7 @@ The module has no private key and makes no signature. OpenSSL's curves are loade
 because a device starts, and waits for its first window, without them.
 """
 
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def check_signing_public_key(key: bytes) -> None:
         raise ValueError("signing key is not a point of the Ed25519 curve")
 
 
+@lru_cache(maxsize=16)  # A fault is found anew; the keys of a question's aggregators are asked about again and again.
 def check_hpke_public_key(key: bytes) -> None:
     """Refuse a sealing key of the wrong size or of small order (RFC 7748, section 6.1: the all-zero check).
 

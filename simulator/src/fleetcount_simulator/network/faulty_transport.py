@@ -23,6 +23,7 @@ from fleetcount_protocol.window.window import Window
 
 from fleetcount_simulator.network.device_faults import DeviceFault
 
+_NO_FAULT = DeviceFault(0)
 _LATE = frozenset({RejectReason.TOO_LATE, RejectReason.WINDOW_CLOSED})
 _AFTER_CLOSE_S = 0.05
 _SHUFFLE = 0.02
@@ -135,6 +136,8 @@ class FaultyUploads:
         Raises:
             Unreachable: the message was lost.
         """
+        if self._faults is _NO_FAULT and not self._reorder:
+            return await self._send(window, position, instalments)
         round_number = instalments[0].round
         closes = window.round_two_closes if round_number == 2 else window.round_one_closes
         opens = window.round_one_closes if round_number == 2 else window.round_one_opens
@@ -159,7 +162,8 @@ class FaultyUploads:
         """Stop the copies that are still under way."""
         for copy in self._copies:
             copy.cancel()
-        await asyncio.gather(*self._copies, return_exceptions=True)
+        if self._copies:
+            await asyncio.gather(*self._copies, return_exceptions=True)
 
     async def _send(
         self, window: Window, position: int, instalments: Sequence[Instalment]

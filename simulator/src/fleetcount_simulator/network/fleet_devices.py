@@ -166,7 +166,8 @@ class FleetDevices:
             await asyncio.gather(listening, return_exceptions=True)
         finally:
             await scout.close()
-        await asyncio.gather(*(one.transport.stop() for one in self._devices))
+        for one in self._devices:
+            await one.transport.stop()
         self._asked = self._windows_asked()
         return Counter(reason for one in self._devices for reason in one.reasons or [one.refused] if reason)
 

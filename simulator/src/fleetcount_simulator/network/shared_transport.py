@@ -60,6 +60,10 @@ class Channel(Generic[_ItemT, _AnswerT]):
             pump.add_done_callback(self._pumps.discard)
         return await answer
 
+    async def put_all(self, items: Sequence[_ItemT]) -> tuple[_AnswerT, ...]:
+        """Send items as `put` does, one without a task of its own; return their answers, in order."""
+        return (await self.put(items[0]),) if len(items) == 1 else tuple(await asyncio.gather(*map(self.put, items)))
+
     async def close(self) -> None:
         """Stop sending; callers that still wait get Unreachable."""
         for pump in self._pumps:
@@ -129,7 +133,7 @@ class SharedTransport(PassingTransport):
             self._sessions[name] = Channel(
                 lambda waiting: self._inner.open_sessions(aggregator, waiting), MAX_SESSIONS_PER_REQUEST
             )
-        return tuple(await asyncio.gather(*map(self._sessions[name].put, requests)))
+        return await self._sessions[name].put_all(requests)
 
     async def upload(
         self, window: Window, position: int, instalments: Sequence[Instalment]
@@ -140,7 +144,7 @@ class SharedTransport(PassingTransport):
             self._uploads[name] = Channel(
                 lambda waiting: self._inner.upload(window, position, waiting), _batch_of(instalments[0])
             )
-        return tuple(await asyncio.gather(*map(self._uploads[name].put, instalments)))
+        return await self._uploads[name].put_all(instalments)
 
     async def close(self) -> None:
         """Do nothing: all devices share the connection."""

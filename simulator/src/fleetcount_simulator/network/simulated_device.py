@@ -67,19 +67,21 @@ class SimulatedDevice:
             raise RuntimeError("a device that takes no part has nothing to finish")
         ends: set[asyncio.Future[Any]] = {self.answering, self.over}
         await asyncio.wait(ends, timeout=max(0.0, until - time.time()), return_when=asyncio.FIRST_COMPLETED)
-        if leaves and not self.answering.done():
-            self.device.questions.leave(question_id)
-        self.answering.cancel()
-        (ended,) = await asyncio.gather(self.answering, return_exceptions=True)
+        if not self.answering.done():
+            if leaves:
+                self.device.questions.leave(question_id)
+            self.answering.cancel()
+            await asyncio.wait({self.answering})
         await self.device.close()
-        if isinstance(ended, UsageError):  # It joined after the last window.
-            self.refused = str(ended)
-        elif isinstance(ended, asyncio.CancelledError):
+        if self.answering.cancelled():
             if not leaves and not self.over.done():
                 self.reasons.append("no answer before the windows closed: this machine is too busy")
-        elif isinstance(ended, BaseException):
-            raise RuntimeError("a device stopped answering") from ended
+        elif isinstance(error := self.answering.exception(), UsageError):  # It joined after the last window.
+            self.refused = str(error)
+        elif error is not None:
+            raise RuntimeError("a device stopped answering") from error
         else:
+            ended = self.answering.result()
             self.refused = next((one.reason for one in ended if one.kind is OutcomeKind.REFUSED), "")
             self.reasons += [one.reason for one in ended if one.reason and one.kind is not OutcomeKind.MISSED]
 
