@@ -3,6 +3,7 @@
 import re
 import sqlite3
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ import pytest
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.policy import Trust
-from fleetcount_client.question_rows import QuestionState
+from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
 from fleetcount_client.spool import SpoolFile
-from fleetcount_protocol.ids import WindowId
+from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.messages import Instalment
 from fleetcount_protocol.window.fields import UploadStyle
 
@@ -118,6 +119,23 @@ async def test_what_an_offer_does_not_change_is_not_written(tmp_path: Path, stat
     assert [one.rule for one in first.values()] == [one.rule for one in again.values()] == rules
     assert once == ["questions", "device", "questions", "questions"]
     assert statements.commits() == once
+
+
+def test_a_long_offer_that_stays_the_same_is_written_once(tmp_path: Path) -> None:
+    device = SpoolFile(tmp_path / "state.db").device()
+    rows, written = QuestionRows(device), tmp_path / "state.db-wal"
+    offer = bytes(range(256)) * 400
+    row = QuestionRow(
+        question_id=QuestionId(bytes(32)), name="q", offer=offer, state=QuestionState.OFFERED, changed_at=1.5, reason=""
+    )
+    rows.put(row)
+    before = written.stat().st_size
+    assert before > len(offer)
+
+    rows.put(replace(row, state=QuestionState.JOINED, changed_at=2.5))
+
+    assert written.stat().st_size - before < len(offer) // 4
+    assert rows.all() == (replace(row, state=QuestionState.JOINED, changed_at=2.5),)
 
 
 def test_the_charges_of_devices_that_share_a_file_are_read_once_each(tmp_path: Path, statements: Statements) -> None:

@@ -33,20 +33,24 @@ if TYPE_CHECKING:
     from fleetcount_protocol.release.walk import WalkEnd
 
 _COIN_SECRET_BYTES: Final = 32
-_PUT: Final = "INSERT OR REPLACE INTO questions VALUES(?,?,?,?,?,?,?,?)"
+_PUT: Final = (
+    "INSERT INTO questions VALUES(?,?,?,?,?,?,?,?) ON CONFLICT(device,question_id) DO UPDATE SET offer=excluded.offer,"
+    "state=excluded.state,changed_at=excluded.changed_at,reason=excluded.reason,rule=excluded.rule"
+)
+"""Of a row that keeps its length only the pages that differ are written: an offer has some thousand bytes."""
 
 
 class QuestionState(enum.Enum):
-    """Where a question stands for a device."""
+    """Where a question stands for a device; all numbers take as many bytes, so that a stored row keeps its length."""
 
-    OFFERED = 1
+    OFFERED = 2
     """Checked and allowed, it waits for the owner's word."""
-    JOINED = 2
-    LEFT = 3
+    JOINED = 3
+    LEFT = 4
     """The owner left, or said no; only the owner's word brings it back."""
-    REFUSED = 4
+    REFUSED = 5
     """The policy or the budget does not allow it; the reason says why."""
-    ENDED = 5
+    ENDED = 6
     """Its last window has closed, or an order has stopped it."""
 
 

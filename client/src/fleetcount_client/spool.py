@@ -58,8 +58,7 @@ _TABLES: Final = (
     " PRIMARY KEY(device, window_id, round, position))",
     "CREATE TABLE questions(device TEXT, question_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL,"
     " state INTEGER NOT NULL, changed_at REAL NOT NULL, reason TEXT NOT NULL, rule TEXT NOT NULL,"
-    " PRIMARY KEY(device, question_id))"
-    " WITHOUT ROWID",
+    " PRIMARY KEY(device, question_id))",
     "CREATE TABLE change(device TEXT PRIMARY KEY, number INTEGER NOT NULL) WITHOUT ROWID",
     "CREATE TABLE session(device TEXT, session_id BLOB, aggregator_id TEXT NOT NULL, hpke_key BLOB NOT NULL,"
     " secret BLOB NOT NULL, receipt_key BLOB NOT NULL, number INTEGER NOT NULL, expiry INTEGER NOT NULL,"

@@ -437,7 +437,7 @@ class Subscriptions:
             return None
         if (known := self._readable(row)) is None or not known.is_over(now, after):
             return None
-        ended = replace(row, state=QuestionState.ENDED, changed_at=now, reason=row.reason or "no window is left")
+        ended = replace(row, state=QuestionState.ENDED, changed_at=now)
         return partial(self._rows.leave, ended)
 
 
