@@ -72,6 +72,9 @@ class Cluster:
     def make(self) -> None:
         """Make an empty one."""
         self._run("initdb", "-D", str(self.data), "-U", "owner", "-A", "trust", "-E", "UTF8", "--locale=C", "-N")
+        with (self.data / "postgresql.conf").open("a") as settings:
+            # In its own folder: what is in /dev/shm nobody removes when the server was killed.
+            settings.write("dynamic_shared_memory_type = mmap\n")
 
     @contextmanager
     def receiver(self, directory: Path, name: str) -> Iterator[None]:
