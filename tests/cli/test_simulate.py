@@ -14,6 +14,7 @@ from pathlib import Path
 import duckdb
 import pytest
 from fleetcount.study.simulate import summary_lines
+from fleetcount_analysis.interval_words import numbers_text
 from fleetcount_simulator.attackers import KINDS as ATTACKERS
 from fleetcount_simulator.examples import EXAMPLES, example_about, example_text
 from fleetcount_simulator.model import Epochs, Faults
@@ -371,7 +372,7 @@ def test_a_number_stands_beside_that_of_the_fleet_with_its_interval(fleetcount: 
     for (what, unit, fleet, estimate, low, high), line in zip(table, shown, strict=True):
         assert unit == "km/h"
         assert low <= estimate <= high
-        said = f"{what} {fleet:,.4g} km/h {estimate:,.4g} {low:,.4g} to {high:,.4g} ".split()
+        said = f"{what} {fleet:,.4g} km/h {estimate:,.4g} {numbers_text(low, high)} ".split()
         assert line.split()[2:][: len(said)] == said
         assert line.endswith(" of 3")
     numbers = [one for case in again["cases"] for one in case["numbers"]]
