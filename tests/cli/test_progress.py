@@ -42,7 +42,7 @@ def test_what_takes_more_than_ten_seconds_is_said_before(
 
 
 def test_many_values_take_longer_to_check_and_that_is_expected() -> None:
-    enrolment = Enrolment(devices={("own", "grpc"): 2000}, seconds=8.0)
+    enrolment = Enrolment(devices={("own", "grpc"): 2000}, processes=1, seconds=8.0)
     few, many = (
         windows_for(enrolment, 2, 2, Speed(share_s=0.0001 * values, verify_s=0.0001 * values)) for values in (10, 4095)
     )
