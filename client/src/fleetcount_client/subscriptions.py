@@ -199,7 +199,8 @@ class Subscriptions:
         try:
             known = self._known_before(offer.signed.question.question_id) or KnownQuestion(offer=offer)
             return _first_window(known.asked)
-        except (MachineError, QuestionError):  # Nor does the file say it, nor is the offer's start one of the question.
+        except (MachineError, QuestionError):
+            # The file cannot be used, or the offer's start is not one of the question: what it says is not taken.
             return _first_window(offer.signed.question)
 
     def _take(
@@ -225,7 +226,8 @@ class Subscriptions:
         self._read[question_id] = encoded, merged
         auto = self._rule is JoinRule.AUTO or merged.asked.schedule.windows == 1
         if (row.state in _ANY_TIME and auto) or (row.state is QuestionState.ENDED and row.changed_at > now):
-            # The owner is asked about what goes on. What ended later than now ended by a clock that was set back since.
+            # What is asked once is answered as the policy says; the owner is asked about what goes on. What ended later
+            # than now ended by a clock that was set back since.
             if not merged.is_over(now):
                 return self._join(row, held, merged, signals)
         elif row.state is QuestionState.JOINED and (known is None or known.stopped != merged.stopped):

@@ -30,7 +30,10 @@ class Timer(Clock, Protocol):
 
 
 class SystemTimer(AnchoredClock):
-    """The operating system's time and the event loop's sleep. A wall clock that jumps is believed a minute later."""
+    """The operating system's time and the event loop's sleep. A wall clock that jumps is believed a minute later.
+
+    A jump that is taken back before moves nothing; a device that started before its clock was set has it right then.
+    """
 
     def __init__(self) -> None:
         super().__init__(believes_after_s=_BELIEVED_AFTER_S)
@@ -41,7 +44,10 @@ class SystemTimer(AnchoredClock):
 
 
 class ManualTimer:
-    """A clock that only sleepers move, always in the same order: for tests and simulations."""
+    """A clock that only sleepers move, the earliest first: hours pass in milliseconds, always in the same order.
+
+    For tests and simulations in which nothing waits for a real network.
+    """
 
     def __init__(self, now: float) -> None:
         self._now = now
@@ -59,7 +65,7 @@ class ManualTimer:
         self._now += seconds
 
     async def sleep(self, seconds: float) -> None:
-        """Return when the clock has moved on by `seconds`."""
+        """Return when every earlier sleeper has had its turn and the clock has moved on by `seconds`."""
         self._number += 1
         sleeper = (self._now + max(0.0, seconds), self._number, asyncio.Event())
         heapq.heappush(self._sleepers, sleeper)
@@ -89,7 +95,10 @@ class ManualTimer:
 
 
 async def sleep_until(timer: Timer, moment: float, *, again: bool = False) -> None:
-    """Return when the clock says `moment`; who looks `again` anyhow is woken sooner by a clock that was set back."""
+    """Return when the clock says `moment`, in steps of at most 30 s so that a clock set anew is noticed.
+
+    Who looks `again` anyhow is woken sooner by a clock that was set back.
+    """
     before = math.inf
     while (left := moment - timer.now()) > 0 and (left < before or not again):
         await timer.sleep(min(left, _LONGEST_SLEEP_S))

@@ -417,8 +417,8 @@ def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -
 
     Run by every party shortly before the window opens. It shares domain, design and all bytes but the times with the
     other windows of the question object, so that it costs a copy of the bytes; the one that was made last is the same
-    object again. A later step of a drill-down needs the
-    cells that survived the step before it (`surviving_cells`) and is made and checked anew.
+    object again. A later step of a drill-down needs the cells that survived the step before it (`surviving_cells`) and
+    is made and checked anew.
 
     Raises:
         UsageError: the question has no such window, or survivors that are impossible for the step before.
