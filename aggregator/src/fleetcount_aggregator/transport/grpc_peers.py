@@ -22,7 +22,6 @@ from fleetcount_transport.lost_reasons import call_reason
 
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport import peer_calls as calls
-from fleetcount_aggregator.transport.grpc_server import CLAIM_HEADER
 from fleetcount_aggregator.transport.peer_calls import AnswerT, RequestT
 
 _WORDS: Final = {problem.value: problem for problem in PeerProblem}
@@ -107,7 +106,7 @@ class GrpcPeer:
         self._in_use: grpc.ChannelCredentials | None = None
         self._channels: list[grpc.aio.Channel] = []
         if credentials is None:
-            self._metadata = ((CLAIM_HEADER, caller),)
+            self._metadata = ((calls.CLAIM_HEADER, caller),)
             self._channels.append(open_channel(endpoint, None, options=self._options))
         else:
             self._options.append(("grpc.ssl_target_name_override", str(peer_id)))

@@ -356,15 +356,12 @@ def claimed_peer(known: Iterable[AggregatorId]) -> Name:
     ids = frozenset(known)
 
     def identify(context: _Context) -> Identity:
-        claimed = dict(context.invocation_metadata() or ()).get(CLAIM_HEADER)
+        claimed = dict(context.invocation_metadata() or ()).get(calls.CLAIM_HEADER)
         if claimed not in ids:
             raise ForeignError(PeerProblem.NOT_LEADER.value)
         return Identity(str(claimed).encode())
 
     return identify
-
-
-CLAIM_HEADER: Final = "fleetcount-insecure-aggregator"
 
 
 def device_server(shell: DeviceShell) -> grpc.aio.Server:
