@@ -15,18 +15,18 @@ def enrolled(processes: int = 1, cores: float = 2.0, load: float = 0.0) -> Enrol
 
 
 def test_devices_join_side_by_side_as_far_as_there_are_processes_and_cores() -> None:
-    assert lead_s(enrolled(1), 1) == pytest.approx(1.5 + 1.6)
-    assert lead_s(enrolled(2), 1) == lead_s(enrolled(4), 1) == pytest.approx(1.5 + 0.8)
-    assert lead_s(enrolled(1), 101) == pytest.approx(1.5 + 41.6)
+    assert lead_s(enrolled(1), 1) == pytest.approx(0.8 + 1.0)
+    assert lead_s(enrolled(2), 1) == lead_s(enrolled(4), 1) == pytest.approx(0.8 + 0.5)
+    assert lead_s(enrolled(1), 101) == pytest.approx(0.8 + 41.0)
 
 
 def test_devices_join_as_slowly_as_they_enrolled() -> None:
-    assert lead_s(enrolled(cores=0.5), 1) == pytest.approx(1.5 + 3.2)
+    assert lead_s(enrolled(cores=0.5), 1) == pytest.approx(0.8 + 2.0)
 
 
 def test_a_busy_machine_is_given_longer_for_its_offer_but_not_without_an_end() -> None:
-    assert lead_s(enrolled(2, load=3.0), 1) == pytest.approx(4.5 + 0.8)
-    assert lead_s(enrolled(2, load=40.0), 1) == pytest.approx(6 + 0.8)
+    assert lead_s(enrolled(2, load=3.0), 1) == pytest.approx(2.4 + 0.5)
+    assert lead_s(enrolled(2, load=40.0), 1) == pytest.approx(3.2 + 0.5)
 
 
 def test_the_time_of_shares_is_this_machines_whatever_the_devices_took_to_enrol(

@@ -52,6 +52,7 @@ async def _serve(spec: FleetSpec) -> None:
         if command == "enrol":
             reporter = asyncio.create_task(_report_progress(fleet), name="progress")
             _say_progress(fleet, "enrolled", seconds=await fleet.enrol())
+            gc.freeze()  # The sessions and what waits for the question stay as long as the devices do.
             reasons = await _answered(fleet, commands)
             reporter.cancel()
             fleet.report()

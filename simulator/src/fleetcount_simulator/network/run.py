@@ -227,7 +227,8 @@ async def _start_and_enrol(
         windows = with_records(windows, devices)
     windows = windows.opened_after(lead_s(enrolment, times) + (0 if times == 1 else windows.round_one_s))
     if asked.expected is not None:
-        asked.expected(windows.lead_s + times * (windows.asking_s - windows.lead_s), times * windows.checking_s)
+        rounds_s = windows.round_one_s + windows.round_two_s
+        asked.expected(windows.asking_s + (times - 1) * rounds_s, times * windows.checking_s)
     return watch, windows, time.perf_counter() - started
 
 
@@ -310,7 +311,7 @@ def _question(parties: Parties, asked: Ask, plan: FleetPlan, windows: Windows) -
         mode=question.mode,
         mechanism=question.mechanism,
         schedule=Schedule(
-            first=math.ceil(time.time()) + windows.lead_s,
+            first=math.ceil(time.time() + windows.lead_s),
             every_s=max(_EVERY_S, rounds_s) if plan.question.windows == 1 else rounds_s + gap_s,
             windows=plan.question.windows,
             round_one_s=windows.round_one_s,

@@ -49,11 +49,11 @@ RELEASE_S: Final = 300
 """The first release on a machine compiles the verification; everything after it takes a second."""
 RECORD_S: Final = 0.006
 """Seconds in which a device and its aggregator fetch a record of some hundred cells and derive the next window."""
-_OFFER_S: Final = 1.5
+_OFFER_S: Final = 0.8
 _MOST_PATIENCE: Final = 4.0
 """Seconds from signing a question until devices have the offers of all aggregators on an idle machine, and the most by
 which a busy one takes longer."""
-_JOIN_S: Final = 0.0006
+_JOIN_S: Final = 0.0003
 _RESERVE_S: Final = 0.0002
 """Processor seconds, as those of `COST_S`, for a device to join a question and to reserve a window in its ledger. Who
 joins later answers in what is left of round one."""
@@ -65,22 +65,24 @@ _LONGEST_S: Final = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Whole seconds: until round one of the first window opens, of each round (round two 0 where there is none), and of
-    a release at most."""
+    """Seconds until round one of the first window opens.
 
-    lead_s: int = 0
+    Whole seconds of each round (round two 0 where there is none), and of a release at most.
+    """
+
+    lead_s: float = 0.0
     round_one_s: int
     round_two_s: int
     release_s: int
 
     @property
     def asking_s(self) -> int:
-        """Seconds from signing to the close of the last window."""
-        return self.lead_s + self.round_one_s + self.round_two_s
+        """Seconds from signing to the close of the first window, rounded up."""
+        return math.ceil(self.lead_s) + self.round_one_s + self.round_two_s
 
     def opened_after(self, seconds: float) -> "Windows":
-        """Return the windows, opened `seconds` later, rounded up."""
-        return replace(self, lead_s=self.lead_s + math.ceil(seconds))
+        """Return the windows, opened `seconds` later; a schedule begins with the next whole second."""
+        return replace(self, lead_s=self.lead_s + seconds)
 
     @property
     def checking_s(self) -> int:
