@@ -39,7 +39,7 @@ from fleetcount.show.demo_watch import tell_question, tell_result, watched
 OPERATORS: Final = ("City of Bologna", "University of Bologna", "Automobile Club", "Consumer Union", "Road Authority")
 _LAST: Final = ("answers", "round two")
 _SUMO_FIRST: Final = "SUMO drives the cars first, some ten seconds for 2,000"
-_FIGURES: Final = "fleetcount_analysis.figures"
+_AHEAD: Final = ("scipy.special", "fleetcount_analysis.figures")
 _BROKERS = {"mosquitto": "mosquitto", "embedded": "amqtt; with mosquitto installed the demo is faster"}
 
 
@@ -198,17 +198,18 @@ def say_expected(progress: Progress, asking_s: int, checking_s: int) -> None:
 
 
 def _step(progress: Progress, teller: EventWriter | None, stage: str, done: int, total: int) -> None:
-    """Show a step; after the last answer, load what draws the picture: the machine only waits for the window's end."""
+    """Show a step; after the last answer, load what sums and draws: the machine only waits for the window's end."""
     progress.step(stage, done, total)
     if teller is not None:
         teller.step(stage, done, total)
-    if stage in _LAST and done == total and _FIGURES not in sys.modules:
-        threading.Thread(target=_load_figures, daemon=True).start()
+    if stage in _LAST and done == total and not sys.modules.keys() >= {*_AHEAD}:
+        threading.Thread(target=_load_ahead, daemon=True).start()
 
 
-def _load_figures() -> None:
+def _load_ahead() -> None:
     with contextlib.suppress(ModuleNotFoundError):  # Who draws says what is missing.
-        importlib.import_module(_FIGURES)
+        for name in _AHEAD:
+            importlib.import_module(name)
 
 
 def finish(question: DemoQuestion, options: DemoOptions, result: QuestionAsked) -> None:
