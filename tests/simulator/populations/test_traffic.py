@@ -140,7 +140,7 @@ def test_a_trace_takes_memory_for_what_counts_not_for_its_rows(tmp_path: Path) -
     assert peak < 32 * 2**20
 
 
-def test_what_sumo_drives_is_asked_for_in_metres_whatever_a_configuration_says(
+def test_what_sumo_drives_is_written_as_it_is_read_whatever_a_configuration_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "run.sumocfg").write_text(CONFIG)
@@ -155,12 +155,13 @@ def test_what_sumo_drives_is_asked_for_in_metres_whatever_a_configuration_says(
     with pytest.raises(ScenarioError, match="SUMO would run here"):
         driven(tmp_path, {"cells": "square", "size_m": 100}, config="run.sumocfg")
 
-    assert asked[asked.index("--fcd-output.geo") + 1] == "false"
+    options = ("--fcd-output.geo", "--human-readable-time", "--fcd-output.attributes", "--output-prefix")
+    assert [asked[asked.index(option) + 1] for option in options] == ["false", "false", "x,y,speed,lane", ""]
 
 
 @pytest.mark.nightly
 @needs_sumo
-def test_traffic_is_in_metres_where_its_own_configuration_asks_for_degrees(tmp_path: Path) -> None:
+def test_traffic_is_read_where_its_own_configuration_asks_for_degrees_clock_times_and_a_prefix(tmp_path: Path) -> None:
     corners = (("a", 11.30, 44.48), ("b", 11.32, 44.48), ("c", 11.32, 44.50))
     nodes = "".join(f'<node id="{name}" x="{x}" y="{y}"/>' for name, x, y in corners)
     (tmp_path / "n.nod.xml").write_text(f"<nodes>{nodes}</nodes>")
@@ -169,8 +170,10 @@ def test_traffic_is_in_metres_where_its_own_configuration_asks_for_degrees(tmp_p
     made = ("-n", "n.nod.xml", "-e", "e.edg.xml", "--proj.utm", "-o", "grid.net.xml")
     subprocess.run([program("netconvert"), *made], cwd=tmp_path, check=True, capture_output=True)
     (tmp_path / "trips.rou.xml").write_text('<routes><trip id="one" depart="0" from="ab" to="bc"/></routes>')
-    degrees = '<output><fcd-output.geo value="true"/></output></configuration>'
-    (tmp_path / "run.sumocfg").write_text(CONFIG.replace("</configuration>", degrees))
+    own = {"fcd-output.geo": "true", "human-readable-time": "true"}
+    own |= {"fcd-output.attributes": "angle", "output-prefix": "own_"}
+    options = "".join(f'<{name} value="{value}"/>' for name, value in own.items())
+    (tmp_path / "run.sumocfg").write_text(CONFIG.replace("</configuration>", f"{options}</configuration>"))
 
     from_config = driven(tmp_path, {"cells": "square", "size_m": 100}, config="run.sumocfg")
 

@@ -36,6 +36,11 @@ _TRIPS: Final = 4
 """Spawn key of the draw of trips under a population's seed."""
 _GRID_KEYS: Final = ("columns", "rows", "block_m")
 _QUIET: Final = ("--no-step-log", "--no-warnings", "--duration-log.disable", "--xml-validation", "never")
+# A configuration may ask for degrees, for times of a clock, for other attributes or for a prefix to every file's name.
+_AS_READ: Final = (
+    *("--fcd-output.geo", "false", "--human-readable-time", "false"),
+    *("--fcd-output.attributes", "x,y,speed,lane", "--output-prefix", ""),
+)
 
 
 @settings
@@ -166,8 +171,7 @@ def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> P
         data = directory / "fcd.xml.gz"
         ends = () if keys.config is not None and keys.duration_s is None else ("--end", str(keys.seconds))
         recording = ("--fcd-output", str(data), "--device.fcd.period", str(keys.step_s), "--seed", str(seed % 2**31))
-        metres = ("--fcd-output.geo", "false")  # A configuration of its own may ask for degrees.
-        sumo.run("sumo", (*arguments, *ends, *recording, *metres, *_QUIET), directory, float(keys.timeout_s))
+        sumo.run("sumo", (*arguments, *ends, *recording, *_AS_READ, *_QUIET), directory, float(keys.timeout_s))
         return recorded(data, asked, clock, fleet, roads, geo=False)
 
 
