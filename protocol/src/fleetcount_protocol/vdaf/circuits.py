@@ -317,7 +317,7 @@ class Multihot(BitVector):
         return [products % modulus, (sum(measurement[: self.length]) - holds - rest) % modulus]
 
 
-class _PowerSum:
+class PowerSum:
     """The linear form r -> sum of base**v r[v], v = 1 and up: the circuit's x for base rho, its y for base rho**2.
 
     Computed by blocks of B entries, B about the square root of the length: 2 B powers instead of one for each entry.
@@ -341,10 +341,17 @@ class _PowerSum:
         total: int = sum(map(mul, self._block_powers, blocks), start)
         return (total - vector[0]) % modulus
 
+    def of_unit(self, position: int) -> int:
+        """Return the form's value for e_position, 0 <= position < length: base**position, and 0 for position 0."""
+        block, place = divmod(position, len(self._table))
+        # With p added all factors are long integers: a one is no faster to multiply by than any other power.
+        weight = (self._block_powers[block] + self._modulus) * (self._table[place] + self._modulus)
+        return (position > 0) * weight % self._modulus
 
-def _power_forms(field: PrimeField, rho: int, length: int) -> tuple[_PowerSum, _PowerSum]:
+
+def _power_forms(field: PrimeField, rho: int, length: int) -> tuple[PowerSum, PowerSum]:
     """Return the forms of x and of y."""
-    return _PowerSum(field, rho, length), _PowerSum(field, rho * rho % field.modulus, length)
+    return PowerSum(field, rho, length), PowerSum(field, rho * rho % field.modulus, length)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ argument; the module has no state, no log and no clock.
 """
 
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, Final
 
 from fleetcount_protocol.errors import DecodeError, UsageError, VerificationFailed
@@ -24,6 +24,7 @@ from fleetcount_protocol.vdaf.field import (
     next_vector,
 )
 from fleetcount_protocol.vdaf.flp import Circuit, Flp
+from fleetcount_protocol.vdaf.one_hot_proofs import one_hot_proof, positions_of
 from fleetcount_protocol.vdaf.set_proofs import set_prover
 
 ALGORITHM_IDS: Final = {
@@ -232,14 +233,21 @@ class Prio3:
             ctx, _USAGE_PROVE_RANDOMNESS, seeds.prove, bytes((count,)), flp.prove_rand_length * count
         )
         joint_rand = self._joint_rand(ctx, self._joint_rand_seed(ctx, parts))
-        prover = set_prover(self.circuit, encoded) if isinstance(self.circuit, Multihot) else None
+        prove = self._prover(encoded)
         proofs: list[int] = []
         for prove_part, joint_part in zip(_split(prove_rand, count), _split(joint_rand, count), strict=True):
-            proofs += (
-                flp.prove(encoded, prove_part, joint_part) if prover is None else prover.prove(prove_part, joint_part)
-            )
+            proofs += prove(prove_part, joint_part)
         streams = [self._helper_proofs_share(ctx, j, seed) for j, seed in enumerate(seeds.helpers, start=1)]
         return self.field.subtract_vectors(proofs, self.field.add_vectors(streams, len(proofs)))
+
+    def _prover(self, encoded: Sequence[int]) -> Callable[[Sequence[int], Sequence[int]], list[int]]:
+        """Return `Flp.prove` of an encoded measurement, or the shorter way to the same elements where there is one."""
+        circuit = self.circuit
+        if isinstance(circuit, Multihot) and (prover := set_prover(circuit, encoded)) is not None:
+            return prover.prove
+        if isinstance(circuit, OneHot | TwoRoundOneHot) and (positions := positions_of(circuit, encoded)):
+            return partial(one_hot_proof, circuit, positions)
+        return partial(self.flp.prove, encoded)
 
     # The aggregators.
 
