@@ -65,9 +65,10 @@ _LONGEST_S: Final = 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Windows:
-    """Seconds until round one of the first window opens.
+    """When the first window opens and how long the windows are: seconds, whole ones but for `lead_s`.
 
-    Whole seconds of each round (round two 0 where there is none), and of a release at most.
+    `lead_s` is until round one of the first window, `round_two_s` 0 where there is no such round, `release_s` the most
+    that a release takes.
     """
 
     lead_s: float = 0.0
