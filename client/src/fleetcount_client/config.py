@@ -197,11 +197,18 @@ def load_settings(path: Path) -> DeviceSettings:
         policy=policy,
         aggregators=_aggregators(path, root, needs_endpoint=device.transport == "grpc"),
         delivery=read_settings(root, "delivery", DeliverySettings),
-        renewal=read_settings(root, "renewal", RenewalSettings),
+        renewal=_renewal(root),
         signals=read_signals(root),
         join=JoinRule(read_settings(root, "questions", QuestionsTable).join),
         private=_private(root.section("private", None), sorted(policy.signals)),
     )
+
+
+def _renewal(root: Table) -> RenewalSettings:
+    made = read_settings(root, "renewal", RenewalSettings)
+    if not made.command and (table := root.section("renewal", None)).has("retry_s"):
+        raise table.refuse("retry_s", "only with a command, which is run again")
+    return made
 
 
 def _policy(root: Table) -> OwnerPolicy:
