@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from fleetcount_aggregator.host.moment import Skew
+from fleetcount_protocol.channel.certificates import CertificateAuthority, Purpose, save_credential
+from prometheus_client import generate_latest
 
 from tests.support.listening import listening
 from tests.support.town import Town
@@ -46,7 +48,11 @@ async def test_doctor_takes_no_other_program_for_the_party_of_a_port(
         [line] = [one for one in ran.out.splitlines() if f" {what}: " in one]
         return str(line)
 
-    async with Town(tmp_path, fleetcount, devices=1), listening(says_nothing) as silent, listening(says_hello) as ssh:
+    async with (
+        Town(tmp_path, fleetcount, devices=1) as town,
+        listening(says_nothing) as silent,
+        listening(says_hello) as ssh,
+    ):
         text, other = config.read_text(), (tmp_path / "dep/beta/aggregator.toml").read_text()
         alpha, beta = (one.partition('device_listen = "')[2].partition('"')[0] for one in (text, other))
         assert await said(config) == f"ok      own device port: {alpha} listens, with the certificate of 'alpha'"
@@ -64,6 +70,13 @@ async def test_doctor_takes_no_other_program_for_the_party_of_a_port(
         relay.write_text(RELAY.format(alpha=alpha, at_alpha=f"localhost:{alpha.rpartition(':')[2]}", beta=beta))
         assert (await said(relay)).startswith("ok ")
         assert (await said(relay, what="aggregator beta")).startswith("ok ")
+        page = generate_latest(town.network.core(0).context.host.metrics.registry).decode()
+        assert "fleetcount_handshakes_failed_total{" not in page, "an operator who asks alarms nobody"
+        theirs = CertificateAuthority.create("theirs").issue_new(Purpose.RELAY, "relay-1")
+        save_credential(tmp_path, "theirs", theirs)
+        relay.write_text(relay.read_text().replace("dep/alpha/keys/aggregator", "theirs"))
+        refused = await said(relay, what="aggregator beta")
+        assert refused == f"FAILED  aggregator beta: {beta}: hung up at this certificate, which it may not accept"
         relay.write_text(RELAY.format(alpha=beta, at_alpha=f"localhost:{beta.rpartition(':')[2]}", beta=alpha))
         assert (await said(relay)).startswith("FAILED ")
         assert "that it is 'beta': " in await said(relay, what="aggregator beta")

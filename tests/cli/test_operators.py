@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount.keys import broker as broker_commands
 from fleetcount.keys import operators
-from fleetcount.keys.descriptors import fingerprint_of, read_whole_descriptor
+from fleetcount.keys.describing import fingerprint_of
+from fleetcount.keys.descriptors import read_whole_descriptor
 from fleetcount.keys.pki_directory import PkiDirectory
 from fleetcount.keys.requests import make_request
 from fleetcount_aggregator.config import load_config

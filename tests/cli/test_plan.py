@@ -263,6 +263,17 @@ def test_a_threat_recommends_the_way_that_answers_it(
     assert {row["coin"] for row in rows} == coins
 
 
+@pytest.mark.parametrize("kind", [("--windows", "2"), ("--levels", "4,6")])
+def test_the_promise_of_a_comparison_is_never_shown_better_than_it_is(
+    fleetcount: Callable, kind: tuple[str, str]
+) -> None:
+    words = ("--devices", "5000", "--values", "64", "--epsilon", "2.0000004", "--delta", "1.4321e-9")
+
+    ran = fleetcount("plan", *words, *kind)
+
+    assert "epsilon 2.001 at delta 1.433e-9 for all" in " ".join(ran.out.split()), ran.out
+
+
 def test_a_single_window_is_compared_too(fleetcount: Callable) -> None:
     ran = fleetcount("plan", "--devices", "5000", "--values", "1", "--epsilon", "1", "--windows", "1")
 

@@ -296,7 +296,7 @@ def test_one_window_of_several_is_asked_with_all_of_epsilon_and_says_so(fleetcou
     said = " ".join(made.out.split())
     assert "each device answers in one window of 720, the same in every cycle" in said
     assert "moves the odds of what it had to say by at most a factor of e^10.00" in said
-    assert "it is the truth with a chance of 0.9967. In which window it answered is seen" in said
+    assert "it is the truth with a chance of 0.9968. In which window it answered is seen" in said
     assert read_question(deployed / "q.question").question.one_in == 720
     for wrong, words in (
         (spec.replace("one_in = 720", "one_in = 719"), "one_in is 719, allowed: 720 or more"),

@@ -147,6 +147,13 @@ BAD_LINES: list[tuple[str, str, str]] = [
         'fresh_ledger = "allow"\nenrolment_wait_s = 60',
         r"policy\.enrolment_wait_s is 60; allowed is nothing beside fresh_ledger = 'allow'",
     ),
+    (
+        "allow_direct = false",
+        'largest_chance = "1/100"',
+        r"policy\.largest_chance is '1/100'; allowed is only with trust = 'no operator'",
+    ),
+    ("allow_direct = false", "largest_expected_answers = 3", "largest_expected_answers is 3; allowed is only with"),
+    ("[policy]", "[renewal]\nretry_s = 60\n[policy]", r"renewal\.retry_s is 60; allowed is only with a command"),
     ("allow_direct = false", "fresh_ledger_wait_s = 0\nenrolment_wait_s = 60", "enrolment_wait_s is 60.*from 0 to 0"),
     ("allow_direct = false", "allow_dirct = false", "allow_dirct.*'allow_direct'"),
     ('signals = ["Vehicle.CurrentLocation", "Vehicle.Speed"]', 'signals = "Vehicle.Speed"', r"policy\.signals"),

@@ -107,6 +107,33 @@ def test_a_place_that_is_gone_around_twice_is_private_and_one_with_exchanged_cor
         Polygon(corners=(a, c, b, d))
 
 
+def test_a_private_place_in_degrees_reaches_across_180_of_longitude() -> None:
+    circles = (("179.9999", "0.001"), ("-179.9999", "0.001"), ("180.0001", "0.001"), ("179.9995", "0.0005"))
+    for centre, radius in circles:
+        places = (
+            Circle(x=Fraction(centre), y=Fraction("-16.8"), radius=Fraction(radius)),
+            Polygon(
+                corners=tuple(
+                    (Fraction(centre) + east * Fraction(radius), Fraction("-16.8") + north * Fraction(radius))
+                    for east, north in ((-1, -1), (1, -1), (1, 1), (-1, 1))
+                )
+            ),
+        )
+        for place in places:
+            hidden = PrivateSignal(areas=(place,))
+            assert all(hidden.hides((x, -16.8)) for x in (179.9999, 180.0, -180.0)), place
+            assert hidden.hides((-179.9999, -16.8)) == (radius == "0.001"), place
+            assert not any(hidden.hides((x, -16.8)) for x in (179.99, -179.99, 0.0, -179.9999 + 180)), place
+
+
+def test_a_private_place_in_metres_is_in_one_place() -> None:
+    metres = PrivateSignal(areas=(Circle(x=Fraction(179), y=Fraction(89), radius=Fraction(50)),))
+
+    assert metres.hides((200, 89))
+    assert not metres.hides((-160, 89))
+    assert not PrivateSignal(areas=(HOME,)).hides((370, 20))
+
+
 CIRCLE = 'circles = [{ x = "10", y = 20, radius = "5" }]'
 CORNERS = 'polygons = [{ corners = [["0", "0"], [4, 0], ["4", "4.5"]] }]'
 
@@ -122,6 +149,10 @@ CORNERS = 'polygons = [{ corners = [["0", "0"], [4, 0], ["4", "4.5"]] }]'
         (
             f'[private."{SIGNAL}"]\npolygons = [{{ corners = [[0, 0], [4, 4], [4, 0], [0, 4]] }}]',
             r"polygons\[0\]\.corners is .*; allowed is corners in an order in which lines do not cross, as at 2, 2",
+        ),
+        (
+            f'[private."{SIGNAL}"]\npolygons = [{{ corners = [["179.9", 0], ["-179.9", 0], [-179, 1], [179, 1]] }}]',
+            r"polygons\[0\]\.corners is .*; allowed is lines over at most 180 of x, not as from 179.9 to -179.9",
         ),
         (f'[private."{SIGNAL}"]\nvalues = [[1]]', "a list of numbers, texts"),
         ('[questions]\njoin = "never"', "'ask' or 'auto'"),

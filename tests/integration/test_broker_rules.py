@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, cast
 import aiomqtt
 import pytest
 from fleetcount.__main__ import run_command
-from fleetcount.keys.descriptors import fingerprint_of
+from fleetcount.keys.describing import fingerprint_of
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.transport import mqtt_inbox
 from fleetcount_aggregator.transport.mqtt_withdrawing import Withdrawing

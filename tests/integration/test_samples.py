@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 import pytest
 from fleetcount.keys.deployment import write_device
-from fleetcount.keys.descriptors import encode_descriptor
+from fleetcount.keys.describing import encode_descriptor
 from fleetcount_client.config import DeliverySettings, load_settings
 from fleetcount_client.device import Device
 from fleetcount_client.policy import JoinRule

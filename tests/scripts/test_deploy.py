@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 from fleetcount.__main__ import run_command
-from fleetcount.keys.descriptors import fingerprint_of
+from fleetcount.keys.describing import fingerprint_of
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.role import ALL_ROLES, Role, read_roles
 from fleetcount_relay.config import load_relay_config

@@ -212,7 +212,7 @@ class Town:
         tls, host = config.tls, context.host
         files = TlsFiles.read(tls.aggregator_ca_file, tls.certificate_file, tls.key_file, Purpose.AGGREGATOR)
         readers = read_public_file(tls.device_ca_file) + b"\n" + files.authorities
-        front = HandshakeGate(host.admission.limits, 64)
+        front = HandshakeGate(host.admission.limits, 64, count_broken=host.metrics.handshake_failed, tls=True)
         shell = DeviceShell(core.service, host.metrics, host.admission, denies=host.denials.denies, front=front)
         server = device_server(shell)
         behind = bind(server, files.to_clients(readers))

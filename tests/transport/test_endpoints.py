@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fleetcount.keys.descriptors import check_names, encode_descriptor, read_descriptor
+from fleetcount.keys.describing import check_names, encode_descriptor
+from fleetcount.keys.descriptors import read_descriptor
 from fleetcount_aggregator.config import MqttTable, PeerTable
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import ENDPOINT

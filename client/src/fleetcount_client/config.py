@@ -24,7 +24,7 @@ from fleetcount_transport.settings import (
 from fleetcount_transport.toml_table import ConfigError, Table, read_toml
 from fleetcount_transport.toml_values import Range
 
-from fleetcount_client.policy import JoinRule, OwnerPolicy
+from fleetcount_client.policy import JoinRule, OwnerPolicy, Trust
 from fleetcount_client.renewal import RenewalSettings
 from fleetcount_client.signal_config import read_signals
 from fleetcount_client.signals import SignalSource
@@ -197,11 +197,18 @@ def load_settings(path: Path) -> DeviceSettings:
         policy=policy,
         aggregators=_aggregators(path, root, needs_endpoint=device.transport == "grpc"),
         delivery=read_settings(root, "delivery", DeliverySettings),
-        renewal=read_settings(root, "renewal", RenewalSettings),
+        renewal=_renewal(root),
         signals=read_signals(root),
         join=JoinRule(read_settings(root, "questions", QuestionsTable).join),
         private=_private(root.section("private", None), sorted(policy.signals)),
     )
+
+
+def _renewal(root: Table) -> RenewalSettings:
+    made = read_settings(root, "renewal", RenewalSettings)
+    if not made.command and (table := root.section("renewal", None)).has("retry_s"):
+        raise table.refuse("retry_s", "only with a command, which is run again")
+    return made
 
 
 def _policy(root: Table) -> OwnerPolicy:
@@ -209,6 +216,9 @@ def _policy(root: Table) -> OwnerPolicy:
     if table.has("total_exposure"):
         allowed = 'trust = "no operator", with largest_chance and largest_expected_answers as limits'
         raise table.refuse("total_exposure", f"nothing: the sum has become two; {allowed}")
+    if table.choice("trust", [one.value for one in Trust], Trust.ONE_HONEST_OPERATOR.value) != Trust.NO_OPERATOR.value:
+        for key in filter(table.has, ("largest_chance", "largest_expected_answers")):
+            raise table.refuse(key, f"only with trust = {Trust.NO_OPERATOR.value!r}: nothing else is held against it")
     period = table.integer("budget_period_s", 3600, _TEN_YEARS_S, 2_592_000)
     if table.choice("fresh_ledger", ("wait", "allow"), "wait") == "allow":
         period = 0

@@ -86,9 +86,23 @@ _PLACE: Final = Range("[-1000000000, 1000000000]")
 _RADIUS: Final = Range("(0, 1000000000]")
 
 
+def _within(degrees: int, west: Fraction, east: Fraction, south: Fraction, north: Fraction) -> bool:
+    return max(-west, east) <= degrees and max(-south, north) <= 90
+
+
+def _turns(west: Fraction, east: Fraction, south: Fraction, north: Fraction) -> tuple[int, ...]:
+    """Return what is added to x to look for it in an area: of degrees that reach 180 of longitude, a turn as well.
+
+    Nobody says whether the units are degrees: metres are taken for them only within 90 of the origin to its north and
+    south, where more is hidden than was asked for, never less.
+    """
+    across = max(-west, east) >= 180 and _within(360, west, east, south, north)
+    return (0, 360, -360) if across else (0,)
+
+
 @settings
 class Circle:
-    """All positions at most `radius` from (`x`, `y`), in the signal's own units.
+    """All positions at most `radius` from (`x`, `y`), in the signal's own units; degrees go on across 180 of longitude.
 
     Raises:
         UsageError: a radius that is not above 0.
@@ -105,8 +119,9 @@ class Circle:
 
     def holds(self, place: Position) -> bool:
         """Return whether a position is inside, its edge included."""
-        x, y = place
-        return (x - self.x) ** 2 + (y - self.y) ** 2 <= self.radius**2
+        x, y, r = self.x, self.y, self.radius
+        turns = _turns(x - r, x + r, y - r, y + r)
+        return True in [(place[0] + turn - x) ** 2 + (place[1] - y) ** 2 <= r**2 for turn in turns]
 
 
 def _corners(table: Table, key: str) -> tuple[tuple[Fraction, Fraction], ...]:
@@ -122,8 +137,11 @@ def _corners(table: Table, key: str) -> tuple[tuple[Fraction, Fraction], ...]:
 class Polygon:
     """All positions that a closed line through three or more `corners` goes around, in the signal's own units.
 
+    Degrees go on across 180 of longitude: 179, 181.
+
     Raises:
-        UsageError: fewer than three corners, or a line that crosses itself.
+        UsageError: fewer than three corners, a line that crosses itself, or one of degrees by the longer way around the
+            Earth, as from 179 to -179.
     """
 
     corners: tuple[Position, ...] = setting(_corners)
@@ -137,9 +155,24 @@ class Polygon:
             raise UnfitKeyError(
                 "corners", allowed=f"corners in an order in which lines do not cross, as at {x:g}, {y:g}"
             )
+        for (begin, _), (end, _) in pairwise((*self.corners, self.corners[0])):
+            # People mean the shorter way, and what they mean to hide would be all that is shown.
+            if abs(end - begin) > 180 and _within(180, *self._sides()):
+                raise UnfitKeyError(
+                    "corners",
+                    allowed=f"lines over at most 180 of x, not as from {float(begin):g} to {float(end):g}: degrees"
+                    " go on above 180, and metres have a corner more",
+                )
+
+    def _sides(self) -> tuple[Fraction, Fraction, Fraction, Fraction]:
+        x, y = zip(*self.corners, strict=True)
+        return min(x), max(x), min(y), max(y)
 
     def holds(self, place: Position) -> bool:
         """Return whether a position is on the line, or the line goes around it."""
+        return True in [self._encloses((place[0] + turn, place[1])) for turn in _turns(*self._sides())]
+
+    def _encloses(self, place: Position) -> bool:
         x, y = place
         turns = 0
         for (x1, y1), (x2, y2) in pairwise((*self.corners, self.corners[0])):

@@ -21,6 +21,7 @@ from fleetcount_mechanisms.errors import (
 from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for, scaled
+from fleetcount_mechanisms.randomness import rounded_up
 from fleetcount_mechanisms.responses import RandomizedResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, views_of
@@ -362,7 +363,7 @@ def _warnings(plan: Plan) -> tuple[str, ...]:
     if alone is not None and alone > MESSAGE_EPSILON_TO_WARN:
         what = "one round-two message" if design.rounds == 2 else "one answer"
         found.append(
-            f"{what} alone loses {alone:.2f}, more than {MESSAGE_EPSILON_TO_WARN}: "
+            f"{what} alone loses {rounded_up(Fraction(alone), 2)}, more than {MESSAGE_EPSILON_TO_WARN}: "
             "a smaller sampling rate or fewer values would lose less"
         )
     lost = epsilon_of(design)

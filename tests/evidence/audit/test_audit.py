@@ -21,6 +21,7 @@ from fleetcount_evidence.audit import releases, run
 from fleetcount_evidence.audit.bounds import clopper_pearson, strongest_attack
 from fleetcount_evidence.audit.noise_checks import LEAST_P_VALUE, check_noise, check_reading, independence_p, law_p
 from fleetcount_evidence.audit.questions import ONE_WINDOW, AuditedDesign, neighbouring_truths, questions
+from fleetcount_evidence.audit.report import audit_rows, printed_lines
 from fleetcount_evidence.audit.run import Line, attack_questions, run_audit
 from fleetcount_evidence.audit.views import OBSERVATIONS, observation_of, outcome_count, outcomes
 from fleetcount_mechanisms.levels import Levels
@@ -441,6 +442,22 @@ def test_a_claim_is_compared_with_the_printed_decimal() -> None:
 
     assert (line.claim, line.gap, line.broken) == (0.5, 0.0, False)
     assert dataclasses.replace(line, bound=0.500001).broken
+
+
+def test_no_bound_is_shown_above_what_is_proved_and_no_claim_or_gap_below_what_it_is() -> None:
+    view = SimpleNamespace(
+        epsilon=None, delta=Decimal("0.3123451"), adversary="public_and_broker", neighbours="one answer"
+    )
+    line = Line(question=question("sampling"), view=view, bound=0.2999997, pair="1 against 0", trials=1)
+    found = run.Audit(lines=(line,), checks=(), releases=1000, seconds=1.0, processes=1)
+
+    [_, _, printed, *_] = printed_lines(found)
+
+    assert printed.split() == ["public_and_broker", "delta", "0.31235", "0.29999", "0.01235"]
+    [row] = audit_rows(found)
+    assert (row["claim"], row["lower_bound"], row["gap"]) == (0.3123451, 0.299999, 0.012346)
+    broken_by = dataclasses.replace(found, lines=(dataclasses.replace(line, bound=0.4000097),))
+    assert broken_by.failures[0].endswith("delta is at least 0.40000, claimed 0.31235")
 
 
 def test_a_set_adds_each_of_its_values_and_one_that_has_any(monkeypatch: pytest.MonkeyPatch) -> None:

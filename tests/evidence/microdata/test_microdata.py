@@ -528,6 +528,19 @@ def test_the_report_gives_what_the_tables_show_and_what_they_are_not() -> None:
         assert said in text
 
 
+def test_what_a_reader_knows_is_never_shown_as_less() -> None:
+    publication = publish(people(skewed(300)), PublicationRequest(thresholds=RULE, largest=20), SeededRandom(1))
+    report = summarise(publication, ROLES, PublicationRequest(thresholds=RULE, largest=20), "1.2")
+    report["values"][0] |= {"share": "1/30", "worst_posterior": "1/3", "threshold": "33331/99990"}
+    report["certainty"] = [{"excluded": 1, "certainty": "2/11"}]
+
+    text = report_text(report)
+
+    [shown] = (line for line in text.splitlines() if "0.03333" in line)
+    assert shown.split()[-2:] == ["0.3334", "0.3334"]
+    assert "with certainty 0.1819 for" in text
+
+
 def test_the_report_counts_records_that_stand_out() -> None:
     roles = ColumnRoles(quasi_identifiers=("age", "sex"), sensitive="disease", drop=("name",))
     attributes = (("30", "f"), ("30", "f"), ("30", "m"), ("31", "m"))

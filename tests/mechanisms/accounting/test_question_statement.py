@@ -232,7 +232,11 @@ def test_levels_that_do_not_divide_the_windows_are_refused() -> None:
         (KaryResponse(Fraction(1, 2), 3), "it is the truth with a chance of 0.5000."),
         (Warner(Fraction(11, 20)), "it is the truth with a chance of 0.5500."),
         (TwoCoin(Fraction(1, 2), Fraction(9, 10)), "the truth with a chance of 0.9500 for a yes, 0.5500 for a no."),
+        (Warner(Fraction(99_992, 100_000)), "it is the truth with a chance of 1.0000."),
+        (Warner(Fraction(55_001, 100_000)), "it is the truth with a chance of 0.5501."),
+        (TwoCoin(Fraction(1, 2), Fraction(90_001, 100_000)), "a chance of 0.9501 for a yes, 0.5500 for a no."),
         (OptimizedUnaryEncoding(Fraction(1, 4), 3), "had to say is 1 with a chance of 0.5000, that of every other"),
+        (OptimizedUnaryEncoding(Fraction(24_999, 100_000), 3), "that of every other value with 0.2499"),
         (OptimizedUnaryEncoding(Fraction(1, 4), 1), "the bit of what it had to say is 1 with a chance of 0.5000."),
     ],
 )

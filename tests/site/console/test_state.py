@@ -3,6 +3,7 @@
 import re
 import sqlite3
 from collections.abc import Mapping
+from dataclasses import replace
 from decimal import Decimal
 
 import pytest
@@ -200,6 +201,8 @@ async def test_a_window_takes_its_share_of_its_signals_budget_while_it_is_open_a
     found = re.search(r"<td>([\d.]+) of 700</td><td>0\.1 %</td>", parts(state)["ledger"])
     assert found is not None
     assert spent <= Decimal(found[1]) < spent + Decimal("0.001")
+    more = parts(replace(state, spent={signal: Decimal("350.1001")}))["ledger"]
+    assert "<td>350.101 of 700</td><td>50.1 %</td>" in more, "never less than was spent"
     later = charge.units[0].last + configured.limits.budget_period_s
     assert dict(status.read_spent(configured.store_place, Limits(), later - 1)) == {signal: spent}
     assert dict(status.read_spent(configured.store_place, Limits(), later)) == {}

@@ -23,7 +23,8 @@ from fleetcount_simulator.network.deployments import write_store_key
 
 from fleetcount.command.base import StrictCommand
 from fleetcount.command.options import PATH, Count, config_option, write_file
-from fleetcount.keys.descriptors import encode_descriptor, read_whole_descriptor
+from fleetcount.keys.describing import encode_descriptor
+from fleetcount.keys.descriptors import read_whole_descriptor
 
 
 @click.command("store", cls=StrictCommand)

@@ -21,7 +21,8 @@ from fleetcount_simulator.network.deployments import endpoint_of, hosts_of
 
 from fleetcount.command.base import StrictCommand, one_line
 from fleetcount.command.options import PATH, read_bytes, read_text, write_file
-from fleetcount.keys.descriptors import authorities_pem, host_and_port, read_operators
+from fleetcount.keys.describing import host_and_port
+from fleetcount.keys.descriptors import authorities_pem, read_operators
 from fleetcount.keys.joining import (
     FINGERPRINT,
     JOINED,

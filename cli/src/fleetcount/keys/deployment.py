@@ -25,7 +25,8 @@ from fleetcount_transport.toml_writing import toml_text
 from fleetcount.command.base import OneOf, StrictCommand
 from fleetcount.command.numbers import EPSILON
 from fleetcount.command.options import PATH, Count, check_output_directory, write_file
-from fleetcount.keys.descriptors import authorities_pem, check_names, encode_descriptor
+from fleetcount.keys.describing import check_names, encode_descriptor
+from fleetcount.keys.descriptors import authorities_pem
 from fleetcount.keys.party_files import TEST, device_toml, reader_toml
 
 MAX_DEVICES = 10_000

@@ -3,8 +3,6 @@
 Public parts only: id, operator, endpoints, public keys, certificates of authorities. Opens no connection.
 """
 
-import hashlib
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,11 +13,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import check_host, split_endpoint
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
 from fleetcount_protocol.window.window import operator_key
 from fleetcount_transport.toml_table import Table, read_toml
-from fleetcount_transport.toml_writing import toml_base64, toml_tables, toml_text
 
 _KEYS: Final = ("id", "operator", "grpc_endpoint", "mqtt_broker", "signing_public_key", "hpke_keys")
 _OF_OPERATOR: Final = (
@@ -30,7 +26,6 @@ _OF_OPERATOR: Final = (
     "aggregator_revocations",
     "device_revocations",
 )
-_FINGERPRINT_DIGITS: Final = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,32 +51,6 @@ class Descriptor:
 
     aggregator: Aggregator
     operator_parts: OperatorParts | None = None
-
-
-def encode_descriptor(one: Aggregator, added: OperatorParts | None = None) -> str:
-    """Return the descriptor file of an aggregator."""
-    rows = {
-        "id": toml_text(one.aggregator_id),
-        "operator": toml_text(one.operator),
-        "grpc_endpoint": toml_text(one.grpc_endpoint),
-        "mqtt_broker": toml_text(one.mqtt_broker),
-        "signing_public_key": toml_base64(one.signing_public_key),
-    }
-    if added is not None:
-        rows |= {
-            "deployment": toml_text(added.deployment),
-            "peer_endpoint": toml_text(added.peer_endpoint),
-            "aggregator_authority": toml_base64(added.aggregator_authority.public_bytes(Encoding.DER)),
-            "device_authority": toml_base64(added.device_authority.public_bytes(Encoding.DER)),
-            "aggregator_revocations": toml_base64(added.aggregator_revocations.public_bytes(Encoding.DER)),
-            "device_revocations": toml_base64(added.device_revocations.public_bytes(Encoding.DER)),
-        }
-    keys = [
-        ("[[hpke_keys]]", {"key_id": str(key.key_id), "public_key": toml_base64(key.public_key)})
-        for key in one.hpke_keys
-    ]
-    comment = "Public description of one aggregator: give it to everybody who asks. It holds no secret."
-    return toml_tables(comment, [("", rows), *keys])
 
 
 def read_descriptor(path: Path) -> Aggregator:
@@ -157,21 +126,6 @@ def _revocations(table: Table, key: str, authority: x509.Certificate) -> x509.Ce
     return found
 
 
-def fingerprint_of(path: Path) -> str:
-    """Return what two people compare by voice: 32 digits of the SHA-256 of a descriptor file, in groups of four.
-
-    128 bits: nobody finds another file with the same.
-
-    Raises:
-        UsageError: the file cannot be read.
-    """
-    try:
-        digits = hashlib.sha256(path.read_bytes()).hexdigest()[:_FINGERPRINT_DIGITS]
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
-    return " ".join(digits[at : at + 4] for at in range(0, len(digits), 4))
-
-
 def same_fingerprint(said: str, fingerprint: str) -> bool:
     """Return whether somebody typed this fingerprint, with or without blanks, in either case."""
     return "".join(said.split()).lower() == fingerprint.replace(" ", "")
@@ -210,45 +164,3 @@ def read_operators(paths: Sequence[Path]) -> list[tuple[Path, Descriptor, Operat
 def authorities_pem(certificates: Sequence[x509.Certificate | x509.CertificateRevocationList]) -> bytes:
     """Return certificates, or lists of revoked ones, one after the other, as PEM."""
     return b"".join(one.public_bytes(Encoding.PEM) for one in certificates)
-
-
-_EVERYWHERE: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 # Refused, not listened at.
-
-
-def check_names(deployment: str, host: str, broker: str) -> None:
-    """Refuse names that no deployment can have; "" stands for no broker.
-
-    Raises:
-        UsageError: with the option, its value and what is allowed.
-    """
-    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,31}", deployment, re.ASCII):
-        raise UsageError(f"--deployment is {deployment[:40]!r}; it must be 1 to 32 of a-z, 0-9 and '-'")
-    if not check_host(f"[{host}]" if ":" in host else host):
-        raise UsageError(f"--host is {host[:40]!r}; it must be a host name or an address")
-    try:
-        if broker:
-            split_endpoint(broker)
-    except UsageError as error:
-        raise UsageError(f"--broker: {error}") from None
-
-
-def host_and_port(text: str, port: int) -> tuple[str, int]:
-    """Return the host and the port of an option `--host HOST[:PORT]`; without a port, `port`.
-
-    Raises:
-        UsageError: it is no host name or address, or no port; or the address of all that a machine has, which others
-            would take for their own.
-    """
-    bare = text.startswith("[") and text.endswith("]")
-    if check_host(text) or (":" in text and check_host(f"[{text}]")):
-        host = text.strip("[]") if bare else text
-    else:
-        try:
-            host, port = split_endpoint(text)
-        except UsageError:
-            raise UsageError(f"--host is {text[:60]!r}; it must be a host name or an address, or HOST:PORT") from None
-    if host in _EVERYWHERE:
-        raise UsageError(
-            f"--host is {text[:60]!r}, where others reach nobody; it must be this machine's name or address"
-        )
-    return host, port

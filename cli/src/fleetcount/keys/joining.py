@@ -16,13 +16,8 @@ from fleetcount_protocol.window.window import operator_key
 
 from fleetcount.command.base import RefusedByPolicyError
 from fleetcount.command.options import PATH
-from fleetcount.keys.descriptors import (
-    Descriptor,
-    OperatorParts,
-    fingerprint_of,
-    read_whole_descriptor,
-    same_fingerprint,
-)
+from fleetcount.keys.describing import fingerprint_of
+from fleetcount.keys.descriptors import Descriptor, OperatorParts, read_whole_descriptor, same_fingerprint
 
 JOINED: Final = click.argument("descriptor", metavar="PEER.descriptor.toml", type=PATH)
 """The descriptor of the operator that is joined, with `descriptor`."""

@@ -41,15 +41,8 @@ from fleetcount_transport.toml_writing import toml_tables, toml_text
 
 from fleetcount.command.base import RefusedByPolicyError, StrictCommand, one_line, utc
 from fleetcount.command.options import PATH, Count, read_text, write_file
-from fleetcount.keys.descriptors import (
-    OperatorParts,
-    authorities_pem,
-    check_names,
-    encode_descriptor,
-    fingerprint_of,
-    host_and_port,
-    read_whole_descriptor,
-)
+from fleetcount.keys.describing import check_names, encode_descriptor, fingerprint_of, host_and_port
+from fleetcount.keys.descriptors import OperatorParts, authorities_pem, read_whole_descriptor
 from fleetcount.keys.joining import (
     FINGERPRINT,
     JOINED,

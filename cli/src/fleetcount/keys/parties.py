@@ -13,7 +13,8 @@ from fleetcount_transport.toml_writing import toml_text
 
 from fleetcount.command.base import StrictCommand
 from fleetcount.command.numbers import Length
-from fleetcount.keys.descriptors import authorities_pem, host_and_port, read_operators
+from fleetcount.keys.describing import host_and_port
+from fleetcount.keys.descriptors import authorities_pem, read_operators
 from fleetcount.keys.party_files import reader_toml
 from fleetcount.keys.requests import (
     DESCRIPTORS,

@@ -19,7 +19,7 @@ from fleetcount_protocol.ids import AggregatorId
 
 from fleetcount.command.base import StrictCommand
 from fleetcount.command.options import PATH, Count, write_file
-from fleetcount.keys.descriptors import check_names
+from fleetcount.keys.describing import check_names
 from fleetcount.keys.pki_directory import Issued, PkiDirectory
 from fleetcount.keys.requests import make_request, read_request
 

@@ -7,6 +7,7 @@ import shutil
 import stat
 import time
 from collections.abc import Generator
+from decimal import ROUND_CEILING
 from fractions import Fraction
 from importlib import resources
 from pathlib import Path
@@ -16,6 +17,7 @@ import click
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.process.app import limits_of
 from fleetcount_aggregator.windows.budget import check_alone
+from fleetcount_analysis.interval_words import number_text
 from fleetcount_mechanisms.accounting.solving import sd_of_cell
 from fleetcount_mechanisms.planning import MEAN_OF, mean_sd
 from fleetcount_mechanisms.responses import AsymmetricVector
@@ -184,7 +186,8 @@ def _mean_lines(made: Question) -> Generator[str]:
 
 def _shown_error(made: Question, devices: int) -> str:
     domain = cast("Numbers", made.domain)
-    return f"{1.96 * mean_sd(made.design, devices) * float(domain.high - domain.low):,.3g} {domain.unit}".rstrip()
+    error = 1.96 * mean_sd(made.design, devices) * float(domain.high - domain.low)
+    return f"{number_text(error, rounding=ROUND_CEILING)} {domain.unit}".rstrip()
 
 
 @click.command("show", cls=StrictCommand)

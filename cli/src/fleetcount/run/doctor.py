@@ -46,6 +46,7 @@ from fleetcount.read.readers import Reader, read_reader
 from fleetcount.read.states import ask_peer
 from fleetcount.run.device import wait_of
 from fleetcount.run.doctor_checks import (
+    HTTP2,
     Finding,
     Severity,
     check_authority,
@@ -93,7 +94,13 @@ async def examine_aggregator(path: Path) -> list[Finding]:
 
 
 def _handshake(tls: TlsTable) -> Callable[[], ssl.SSLContext | None]:
-    return partial(tls_context, tls.aggregator_ca_file, tls.certificate_file, tls.key_file)
+    def context() -> ssl.SSLContext | None:
+        made = tls_context(tls.aggregator_ca_file, tls.certificate_file, tls.key_file)
+        if made is not None:
+            made.set_alpn_protocols([HTTP2])  # Without it gRPC hangs up, and counts a certificate that it refused.
+        return made
+
+    return context
 
 
 def _aggregator_files(config: AggregatorConfig) -> list[Finding]:

@@ -41,6 +41,8 @@ LEAST_FREE_BYTES: Final = 100 * 2**20
 WISHED_FREE_BYTES: Final = 2**30
 EXPIRY_WARNING: Final = timedelta(days=21)
 CONNECT_S: Final = 5.0
+HTTP2: Final = "h2"
+"""The name of HTTP/2 in ALPN (RFC 9113, section 3.1), whose server speaks first."""
 _TIME_ERROR: Final = 5
 
 
@@ -213,11 +215,12 @@ async def check_port(
     """Check that who listens at "host:port" shows a certificate of `name`, or with "" of the host.
 
     `tls` makes the context of the handshake, None where the party is reached without TLS: then anything may listen.
+    Where it agrees on `HTTP2`, who listens has to take this certificate too, and counts no handshake that broke off.
     """
     host, port = split_endpoint(endpoint)
     try:
         async with asyncio.timeout(CONNECT_S):
-            _, writer = await asyncio.open_connection(host, port)
+            reader, writer = await asyncio.open_connection(host, port)
     except (OSError, TimeoutError) as error:
         severity = Severity.FAILED if needed else Severity.NOTE
         return Finding(what=what, severity=severity, text=f"{endpoint}: {_why(error)}")
@@ -226,11 +229,22 @@ async def check_port(
             return note(what, f"{endpoint} listens; without TLS it does not prove who it is")
         async with asyncio.timeout(CONNECT_S):
             await writer.start_tls(context, server_hostname=name or host)
+            speaks_first = writer.get_extra_info("ssl_object").selected_alpn_protocol() == HTTP2
+            if speaks_first and not await _heard(reader):
+                return failed(what, f"{endpoint}: hung up at this certificate, which it may not accept")
     except (FleetcountError, OSError, TimeoutError) as error:
         return failed(what, f"{endpoint}: what listens there does not prove that it is {name or host!r}: {_why(error)}")
     finally:
-        writer.close()
+        writer.transport.abort()  # The goodbye of who listens would have to be waited for.
     return ok(what, f"{endpoint} listens, with the certificate of {name or host!r}")
+
+
+async def _heard(reader: asyncio.StreamReader) -> bool:
+    """Return whether anything comes before the end of a connection, or an alert in its place."""
+    try:
+        return bool(await reader.read(1))
+    except OSError:
+        return False
 
 
 def _why(error: Exception) -> str:

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, Final
 import click
 from fleetcount_analysis.answers import joined_errors
 from fleetcount_analysis.answers.drill_down import least_threshold, smallest_found
-from fleetcount_analysis.interval_words import level_text
+from fleetcount_analysis.interval_words import level_text, number_text
 from fleetcount_client.policy import DEFAULT_PERIOD_S
 from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
@@ -139,7 +140,7 @@ def _periods(schedule: Schedule, units: dict[Unit, Coin]) -> dict[Unit, tuple[Co
 
 def _lines(rows: Sequence[Compared], asked: PlannedQuestion) -> list[str]:
     """Return the table, as Markdown, and what its columns mean."""
-    windows, promise = asked.windows, f"epsilon {float(asked.epsilon):g} at delta {_power(asked.delta)}"
+    windows, promise = asked.windows, _promise_text(asked)
     head, printed = (_HEAD, _printed) if asked.show is None else (_NUMBER_HEAD, _printed_of_number)
     said = []
     if isinstance(asked.spread, Spread):
@@ -294,8 +295,9 @@ def _collusion(row: Compared, windows: int) -> str:
     return f"{whole} with chance {design.exposure}"
 
 
-def _power(delta: Fraction) -> str:
-    return f"{float(delta):.0e}".replace("e-0", "e-")
+def _promise_text(asked: PlannedQuestion) -> str:
+    epsilon, delta = (number_text(float(one), rounding=ROUND_CEILING) for one in (asked.epsilon, asked.delta))
+    return f"epsilon {epsilon} at delta {delta.replace('e-0', 'e-')}"
 
 
 # `fleetcount plan --levels`: what a drill-down will find under one promise, by every way that its windows may ask.
@@ -346,9 +348,9 @@ def plan_walks(asked: PlannedQuestion, levels: tuple[int, ...], *, as_json: bool
     rows = list(_rows(asked, len(levels), candidates))
     head = (
         f"{walks:,} walk{'s' if walks > 1 else ''} over {', '.join(map(str, levels))} bits, a window a level: one truth"
-        f" asked at {len(levels)} levels\ncounts as {len(levels)} answers. Epsilon {float(asked.epsilon):g} at delta"
-        f" {float(asked.delta):g} for all answers of a device together.\nAt most {survivors} survivors of"
-        f" {children} children each: {candidates:,} candidates a step.\n"
+        f" asked at {len(levels)} levels\ncounts as {len(levels)} answers: {_promise_text(asked)} for all"
+        f" answers of a device together.\nAt most {survivors} survivors of {children} children each:"
+        f" {candidates:,} candidates a step.\n"
     )
     foot = (
         f"\nthreshold: empty cells pass it {float(FALSE_PLACES):g} times a step, in expectation; smallest place found:"

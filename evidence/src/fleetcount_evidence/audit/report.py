@@ -1,16 +1,18 @@
 """An audit as lines for people, rows for programs and one picture.
 
-It shows the results of `run` and decides nothing.
+It shows the results of `run` and decides nothing. A proved bound is rounded down, a claim and a gap up.
 """
 
 import json
 from collections.abc import Iterator
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final
 
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.figures import PALETTE, new_figure, save_figure
+from fleetcount_analysis.interval_words import rounded
 
 from fleetcount_evidence.audit.run import Audit, Line
 
@@ -31,8 +33,8 @@ def audit_rows(audit: Audit) -> list[Row]:
             "neighbours": one.view.neighbours,
             "loss": "delta" if one.of_delta else "epsilon",
             "claim": one.claim,
-            "lower_bound": round(one.bound, 6),
-            "gap": round(one.gap, 6),
+            "lower_bound": float(rounded(one.bound, 6, ROUND_FLOOR)),
+            "gap": float(rounded(one.gap, 6, ROUND_CEILING)),
             "truths": one.pair,
             "judged_on": one.trials,
             "broken": one.broken,
@@ -63,10 +65,11 @@ def _heading(line: Line) -> str:
 
 
 def _printed(slug: str, lines: list[Line]) -> str:
-    bounds = " ".join(f"{one.bound:8.5f}" for one in lines)
-    loss, gap = "delta" if lines[0].of_delta else "epsilon", min(one.gap for one in lines)
+    bounds = " ".join(f"{rounded(one.bound, 5, ROUND_FLOOR):8}" for one in lines)
+    loss = "delta" if lines[0].of_delta else "epsilon"
+    claim, gap = (rounded(one, 5, ROUND_CEILING) for one in (lines[0].claim, min(one.gap for one in lines)))
     broken = "  BROKEN" if any(one.broken for one in lines) else ""
-    return f"  {slug:<25} {loss:<8} {lines[0].claim:8.5f}  {bounds:<28} {gap:8.5f}{broken}"
+    return f"  {slug:<25} {loss:<8} {claim:8}  {bounds:<28} {gap:8}{broken}"
 
 
 def audit_record(audit: Audit) -> dict[str, Any]:

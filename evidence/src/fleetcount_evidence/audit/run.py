@@ -7,9 +7,11 @@ import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, ROUND_FLOOR
 from typing import Final
 
 import numpy as np
+from fleetcount_analysis.interval_words import rounded
 from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_simulator.study.processes import carry_out
 from numpy.typing import NDArray
@@ -86,8 +88,8 @@ class Audit:
         """A sentence for each broken claim and each failed check."""
         lines = [
             f"{one.question.label}, V = {one.question.design.values}, k = {one.question.design.aggregators}, "
-            f"{one.view.adversary}: {'delta' if one.of_delta else 'epsilon'} is at least {one.bound:.5f}, "
-            f"claimed {one.claim:.5f}"
+            f"{one.view.adversary}: {'delta' if one.of_delta else 'epsilon'} is at least "
+            f"{rounded(one.bound, 5, ROUND_FLOOR)}, claimed {rounded(one.claim, 5, ROUND_CEILING)}"
             for one in self.lines
             if one.broken
         ]

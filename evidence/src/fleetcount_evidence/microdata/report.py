@@ -5,10 +5,12 @@ It is for the holder only: it contains the counts that fake values hide. It writ
 
 import textwrap
 from collections import Counter
+from decimal import ROUND_CEILING
 from fractions import Fraction
 from typing import Final, TypedDict
 
 from fleetcount_analysis.errors import RangeError
+from fleetcount_analysis.interval_words import number_text
 
 from fleetcount_evidence.buckets.anatomy import anatomy_loss, anatomy_possible, equivalent_diversity
 from fleetcount_evidence.buckets.corruption import exclusion_certainty
@@ -224,7 +226,7 @@ def _outcome_lines(report: Report) -> list[str]:
     ]
     for entry in report["certainty"]:
         lines.append(
-            f"  a value is real    with certainty {_decimal(entry['certainty'])} for a reader who has excluded "
+            f"  a value is real    with certainty {_decimal_up(entry['certainty'])} for a reader who has excluded "
             f"{entry['excluded']} of the smallest bucket"
         )
     return lines
@@ -235,8 +237,8 @@ def _value_lines(values: list[ValueReport]) -> list[str]:
     width = max(5, *(len(entry["value"]) for entry in values))
     lines = [f"  {'value':<{width}}" + "".join(f"  {head:>16}" for head in heads)]
     for entry in values:
-        fractions = (entry["share"], entry["worst_posterior"], entry["threshold"])
-        cells = (str(entry["records"]), *map(_decimal, fractions))
+        known = map(_decimal_up, (entry["worst_posterior"], entry["threshold"]))
+        cells = (str(entry["records"]), _decimal(entry["share"]), *known)
         lines.append(f"  {entry['value']:<{width}}" + "".join(f"  {cell:>16}" for cell in cells))
     return lines
 
@@ -244,3 +246,8 @@ def _value_lines(values: list[ValueReport]) -> list[str]:
 def _decimal(exact: str) -> str:
     """Return a fraction as a decimal of 4 significant digits; the exact one is in the JSON."""
     return f"{float(Fraction(exact)):.4g}"
+
+
+def _decimal_up(exact: str) -> str:
+    """Return what a reader knows at most, 0 to 1, as such a decimal, rounded up."""
+    return number_text(float(Fraction(exact)), rounding=ROUND_CEILING)

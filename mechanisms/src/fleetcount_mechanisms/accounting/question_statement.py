@@ -317,14 +317,18 @@ def one_window_words(design: Design, shape: ScheduleShape) -> str:
 
 
 def _truth_words(design: Design) -> str:
-    """Return how often a randomized answer is the truth: a bit a value is not, but has one that tells of it."""
+    """Return how often a randomized answer is the truth: a bit a value is not, but has one that tells of it.
+
+    Chances are rounded so that an answer tells no less than is said.
+    """
     hit, miss = design.channel
+    yes, no = rounded_up(hit, 4), rounded_up(1 - miss, 4)
     if design.form is AnswerForm.BITS:
-        of_others = f", that of every other value with {float(miss):.4f}" if design.values > 1 else ""
-        return f"the bit of what it had to say is 1 with a chance of {float(hit):.4f}{of_others}"
+        of_others = f", that of every other value with {1 - no}" if design.values > 1 else ""
+        return f"the bit of what it had to say is 1 with a chance of {yes}{of_others}"
     if design.values == 1 and hit + miss != 1:
-        return f"it is the truth with a chance of {float(hit):.4f} for a yes, {float(1 - miss):.4f} for a no"
-    return f"it is the truth with a chance of {float(hit):.4f}"
+        return f"it is the truth with a chance of {yes} for a yes, {no} for a no"
+    return f"it is the truth with a chance of {yes}"
 
 
 def _of_hidden(design: Design) -> str:

@@ -187,4 +187,5 @@ def _ledger(state: AggregatorState) -> str:
 def _share(signal: str, spent: Decimal, allowed: Decimal) -> Sequence[str]:
     # Rounded up: the page never shows less than was spent.
     shown = spent.quantize(Decimal("0.001"), ROUND_CEILING).normalize()
-    return (escaped(signal), escaped(f"{shown:f} of {allowed:f}"), escaped(f"{100 * spent / allowed:.1f} %"))
+    share = (100 * spent / allowed).quantize(Decimal("0.1"), ROUND_CEILING)
+    return (escaped(signal), escaped(f"{shown:f} of {allowed:f}"), escaped(f"{share} %"))
