@@ -315,7 +315,10 @@ def test_speeds_are_in_metres_a_second_unless_the_scenario_says_so(tmp_path: Pat
     )
 
 
-@pytest.mark.parametrize("name", ["SOG", "speed_kn", "speed_kts", "kt", "speedKnots", "speed_mph", "speed_kmph"])
+@pytest.mark.parametrize(
+    "name",
+    ["SOG", "speed_kn", "speed_kts", "kt", "speedKnots", "speed_mph", "speed_kmph", "v (mi/h)", "km per h", "sog [kn]"],
+)
 def test_a_column_named_after_another_unit_is_no_metres_a_second_without_a_word(name: str, tmp_path: Path) -> None:
     content = f"time,vehicle,x,y,{name}\n0,a,1,2,12.5\n"
 

@@ -32,7 +32,9 @@ _IN_MPS: Final = {
     "mph": Fraction("0.44704"),
     "knots": Fraction(463, 900),
 }
-_NO_MPS: Final = re.compile(r"km_?/?h|kph|mph|knots?$|(^|_)(kn|kts?|sog)$", re.IGNORECASE)
+_NO_MPS: Final = re.compile(
+    r"km|kilom|kph|mph|miles?|knots?|feet|(^|[^a-z])(kn|kts?|sog|mi|ft|cm)([^a-z]|$)", re.IGNORECASE
+)
 ABOUT: Final = "sightings (CSV or Parquet), sorted by time: time, vehicle, x and y or lon and lat, perhaps speed, edge"
 CELLS: Final = RECORDED
 
