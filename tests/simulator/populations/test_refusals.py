@@ -365,6 +365,15 @@ def test_tables_that_sumo_writes_are_floating_car_data(tmp_path: Path) -> None:
         assert speeds.histogram(1).sum() == 2
 
 
+def test_a_receiver_without_a_fix_is_refused_in_every_file_with_degrees(tmp_path: Path) -> None:
+    lost = "longitude 0, latitude 0 is a receiver without a fix"
+    places = "location,checkins,users,lat,lon,name\n1,9,9,40.7,-74.0,a\n2,9,9,0,0.0,b\n"
+    drives = SUMO_CSV.replace("150.00;2.00", "0.00;0.00")
+
+    assert lost in refusal({"kind": "gowalla", "file": "t.csv"}, HEXAGONS, tmp_path, "t.csv", places)
+    assert lost in refusal({"kind": "fcd", "file": "t.csv", "geo": True}, HEXAGONS, tmp_path, "t.csv", drives)
+
+
 @pytest.mark.parametrize("question", [SQUARES, HEXAGONS | {"origin": ["11.3", "44.4"]}], ids=["square", "h3"])
 def test_floating_car_data_that_may_be_degrees_are_no_metres_without_a_word(
     question: dict[str, Any], tmp_path: Path
