@@ -547,6 +547,7 @@ BAD_COUNTS: list[tuple[str, dict[str, Any], str]] = [
     ("value,count\na,1_0\n", NAMES, "t.csv line 2: count is '1_0'"),
     ("value,count\na,5\nd,1\n", NAMES | {"values": ["a", "b"]}, "t.csv line 3: 'd' is not among question.values"),
     ("value,count\n a,5\n", NAMES, "t.csv line 2: the name ' a' holds a control character or a blank"),
+    ("value,count\na,5\na\u200b,6\n", NAMES, "t.csv line 3: the name 'a\\u200b' holds a control character"),
     ("value,count\n" + "a" * 201 + ",5\n", NAMES, "t.csv line 2: the name"),
     ("value;count\na;5\n", NAMES, "separated by semicolons?"),
     ("value,count\n" + "".join(f"v{i},1\n" for i in range(100_002)), NAMES, "more than 100000 values"),
