@@ -643,6 +643,8 @@ BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"kind": "counts", "counts": {"a": 5}}, NAMES | {"values": ["b"]}, "population.counts: 'a' is not among"),
     (TRACE | {"x": "x", "lon": "lon"}, SQUARES, "population.x and y are metres, lon and lat degrees"),
     (TRACE | {"time_form": "iso"}, SQUARES, "population.time_form is 'iso'"),
+    (TRACE | {"y": "x"}, SQUARES, "population.y is 'x', the column of population.x too"),
+    (TRACE | {"lon": "lat"}, SQUARES, "population.lat is 'lat', the column of population.lon too"),
     (SUMO | {"config": "a", "network": "b"}, NONE, "population.config names its own network"),
     (SUMO | {"routes": "b"}, NONE, "population.routes needs population.network"),
     (SUMO | {"network": "b", "columns": 3}, NONE, "population.columns is for the generated grid"),

@@ -199,4 +199,10 @@ def _columns(keys: Keys) -> dict[str, Column]:
         columns["speed"] = Column(name=keys.speed, form="number", low=0, high=1000)
     if keys.edge is not None:
         columns["edge"] = Column(name=keys.edge)
+    given = dict[str, str]()
+    for role, column in columns.items():
+        key = {"x": "lon", "y": "lat"}.get(role, role) if in_degrees else role
+        if column.name in given:
+            raise UnfitKeyError(key, problem=f"is {column.name!r}, the column of population.{given[column.name]} too")
+        given[column.name] = key
     return columns
