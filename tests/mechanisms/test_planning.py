@@ -1,7 +1,9 @@
 """Plans keep their targets, say what they cost, and warn; solvers are inverses of the losses."""
 
+import itertools
 import json
 import math
+from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -11,6 +13,7 @@ from typing import Any
 import pytest
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import sampling_sd
 from fleetcount_mechanisms.planning import (
     crossover_share,
@@ -67,6 +70,32 @@ def test_the_smallest_count_seen_is_the_first_that_both_errors_leave_apart_from_
     assert smallest >= 1.96 * (plan.sd(0) + plan.sd(smallest)) - 0.01
     assert smallest - 1 < 1.96 * (plan.sd(0) + plan.sd(smallest - 1))
     assert plan_sampling(5, 1, Fraction(1)).smallest_count_seen is None
+
+
+@pytest.mark.parametrize("level", [Fraction(95, 100), Fraction(999, 1000), Fraction(999_999, 1_000_000)])
+@pytest.mark.parametrize("noise", [TwoSidedNoise, OneSidedNoise])
+def test_the_smallest_count_seen_is_mistaken_as_rarely_as_its_level_says(
+    noise: type[TwoSidedNoise] | type[OneSidedNoise], level: Fraction
+) -> None:
+    smallest = plan_question(20_000, Truth(4), Fraction(1), noise=noise, level=level).smallest_count_seen
+    law = plan_question(20_000, Truth(4), Fraction(1), noise=noise).design.noise
+
+    draws = range(-150 if noise is TwoSidedNoise else 0, 151)
+    one = [math.exp(-float(law.parameters["epsilon"]) * abs(z)) for z in draws]
+    both = Counter[int]()
+    for (a, first), (b, second) in itertools.product(zip(draws, one, strict=True), repeat=2):
+        both[a + b] += first * second / sum(one) ** 2
+    sums = sorted(both)
+
+    def mistaken(count: int) -> float:
+        """Return the larger chance of taking 0 for the count and the count for 0, by the best threshold."""
+        above, below = (lambda t: sum(both[z] for z in sums if z >= t)), (lambda t: sum(both[z] for z in sums if z < t))
+        return min(max(above(t), below(t - count)) for t in range(count + 2))
+
+    assert smallest is not None
+    assert mistaken(smallest) <= 1 - level
+    if level > Fraction(95, 100):
+        assert mistaken(smallest - 1) > 1 - level
 
 
 def test_a_plan_warns_of_what_it_reveals_and_of_what_it_cannot_see() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations, pairwise
-from math import erf, expm1, sqrt
+from math import erf, exp, expm1, sqrt
 from typing import Final
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw
@@ -19,7 +19,7 @@ from fleetcount_mechanisms.errors import (
     require_positive,
 )
 from fleetcount_mechanisms.levels import Levels
-from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for, scaled
 from fleetcount_mechanisms.randomness import rounded_up
 from fleetcount_mechanisms.responses import RandomizedResponse
@@ -298,15 +298,41 @@ class Plan:
 
     @property
     def smallest_count_seen(self) -> int | None:
-        """The smallest n with n >= z (sd(0) + sd(n)), distinguishable from 0; None when it exceeds the devices."""
-        quantile, empty = _normal_quantile(self.level), self.sd(0)
-        if self.devices < quantile * (empty + self.sd(self.devices)):
+        """The smallest n with n >= z (sd(0) + sd(n)), distinguishable from 0; None when it exceeds the devices.
+
+        Each is taken for the other in at most 1 - level: geometric noise strays farther than a normal law of its
+        variance, and n is as large as its own tails ask for beside normal coins.
+        """
+        both, one_way = _normal_quantile(self.level), _normal_quantile(2 * self.level - 1)
+        coins, noise = self._coins, self._geometric_reach
+
+        def told(count: int) -> bool:
+            ends = (0, count)
+            tails = sum(sqrt(one_way**2 * coins(one) + noise**2) for one in ends) if noise else 0.0
+            return count >= max(both * sum(map(self.sd, ends)), tails)
+
+        if not told(self.devices):
             return None
         low, high = 0, self.devices
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if middle >= quantile * (empty + self.sd(middle)) else (middle, high)
+            low, high = (low, middle) if told(middle) else (middle, high)
         return high
+
+    def _coins(self, count: int) -> float:
+        """Return the variance of a cell that devices' coins alone cause."""
+        (hit, miss), share = map(float, self.design.channel), 1 / self.one_in
+        return coins_variance((hit, miss), share, count, self.devices) / (share * (hit - miss)) ** 2
+
+    @property
+    def _geometric_reach(self) -> float:
+        """Half of what a count needs to be told from 0 if nothing but geometric noise is between them, else 0."""
+        design = self.design
+        if not isinstance(design.noise, TwoSidedNoise | OneSidedNoise):
+            return 0.0
+        # In units of its standard deviation the noise of two aggregators has the longest tails.
+        unit = sqrt(max(0.0, self.sd(0) ** 2 - self._coins(0)) / (2 * design.noise.draw_variance))
+        return _half_apart(design.noise, float(1 - self.level)) * unit
 
 
 def plan_sampling(
@@ -374,6 +400,26 @@ def _warnings(plan: Plan) -> tuple[str, ...]:
     if plan.smallest_count_seen is None:
         found.append(f"no count among {plan.devices} devices could be told from 0 at this epsilon")
     return tuple(found)
+
+
+def _half_apart(noise: TwoSidedNoise | OneSidedNoise, tail: float) -> float:
+    """Return half the distance of two counts under the noises of two aggregators that are told apart but for a tail.
+
+    The least t with P[Z >= t] <= tail, q = exp(-epsilon): q^t (1 + (1-q) t) one-sided, where the lower side is sure;
+    two-sided q^t ((1-q) t + q + (1+q^2)/(1+q))/(1+q)^2, where a threshold in the middle is crossed from both sides.
+    """
+    rate = exp(-noise.epsilon)
+    first, whole = (1.0, 1.0)
+    if isinstance(noise, TwoSidedNoise):
+        first, whole = rate + (1 + rate**2) / (1 + rate), (1 + rate) ** 2
+    low, high = 0, 1
+    while rate**high * ((1 - rate) * high + first) > tail * whole:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        beyond = rate**middle * ((1 - rate) * middle + first) > tail * whole
+        low, high = (middle, high) if beyond else (low, middle)
+    return high - 0.5 if isinstance(noise, TwoSidedNoise) else high / 2
 
 
 def _normal_quantile(level: Fraction) -> float:

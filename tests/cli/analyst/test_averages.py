@@ -199,6 +199,7 @@ def test_an_export_prints_quantiles_and_the_mean(fleetcount: Callable, tmp_path:
     assert lines[0].startswith("quantile 0.25 over ")
     assert lines[0].endswith(f", of the devices with a value: {question.quantile(0.25)}")
     assert lines[1].endswith(str(question.quantile(0.9)))
+    assert fleetcount(*export, "--quantile", "0.999999999").out.startswith("quantile 0.999999999 over ")
     assert lines[2].endswith(f", of the devices with a value, in km/h: {question.mean()}")
     assert [(one["question"], one["low"]) for one in rows] == [
         ("quantile", question.quantile(0.25, 1).low),

@@ -93,6 +93,23 @@ def test_the_default_window_is_the_interval_and_the_default_interval_five_minute
     assert [population.truths(epoch, 0, 2).tolist() for epoch in range(population.epochs)] == [[11, 21], [31, 0]]
 
 
+def test_moments_with_tenths_of_seconds_since_1970_fall_into_their_epochs(tmp_path: Path) -> None:
+    tenths = range(100)
+    moments = [float(Fraction("1769443022.3") + Fraction(tenth, 10)) for tenth in tenths]
+    rows = "".join(f"{moment},{tenth},{tenth}.5,0.5\n" for tenth, moment in enumerate(moments))
+    (tmp_path / "t.csv").write_text("time,vehicle,x,y\n" + rows)
+
+    def seen(**keys: Any) -> list[list[int]]:
+        population = build({"kind": "trace", "file": "t.csv"} | keys, LINE, 1, tmp_path)
+        histograms = [population.histogram(epoch)[1:] for epoch in range(population.epochs)]
+        return [np.flatnonzero(one).tolist() for one in histograms]
+
+    assert seen(interval_s="1/10") == seen(interval_s="1/10", window_s=0) == [[tenth] for tenth in tenths]
+    for window in range(1, 11):
+        expected = [[10 * epoch + tenth for tenth in range(window)] for epoch in range(10)]
+        assert seen(interval_s=1, window_s=f"{window}/10") == expected
+
+
 def test_epochs_can_be_cut_short_or_asked_beyond_the_data(tmp_path: Path) -> None:
     rows = [(0, 1, 10), (300, 1, 20), (600, 1, 30)]
 

@@ -315,7 +315,10 @@ def test_speeds_are_in_metres_a_second_unless_the_scenario_says_so(tmp_path: Pat
     )
 
 
-@pytest.mark.parametrize("name", ["SOG", "speed_kn", "speed_kts", "kt", "speedKnots", "speed_mph", "speed_kmph"])
+@pytest.mark.parametrize(
+    "name",
+    ["SOG", "speed_kn", "speed_kts", "kt", "speedKnots", "speed_mph", "speed_kmph", "v (mi/h)", "km per h", "sog [kn]"],
+)
 def test_a_column_named_after_another_unit_is_no_metres_a_second_without_a_word(name: str, tmp_path: Path) -> None:
     content = f"time,vehicle,x,y,{name}\n0,a,1,2,12.5\n"
 
@@ -360,6 +363,15 @@ def test_tables_that_sumo_writes_are_floating_car_data(tmp_path: Path) -> None:
         assert roads.histogram(1).tolist() == [0, 1, 1]
         speeds = build(fcd, {"cells": "speed", "bins_kmh": [0, 20, 50]}, 1, tmp_path)
         assert speeds.histogram(1).sum() == 2
+
+
+def test_a_receiver_without_a_fix_is_refused_in_every_file_with_degrees(tmp_path: Path) -> None:
+    lost = "longitude 0, latitude 0 is a receiver without a fix"
+    places = "location,checkins,users,lat,lon,name\n1,9,9,40.7,-74.0,a\n2,9,9,0,0.0,b\n"
+    drives = SUMO_CSV.replace("150.00;2.00", "0.00;0.00")
+
+    assert lost in refusal({"kind": "gowalla", "file": "t.csv"}, HEXAGONS, tmp_path, "t.csv", places)
+    assert lost in refusal({"kind": "fcd", "file": "t.csv", "geo": True}, HEXAGONS, tmp_path, "t.csv", drives)
 
 
 @pytest.mark.parametrize("question", [SQUARES, HEXAGONS | {"origin": ["11.3", "44.4"]}], ids=["square", "h3"])
@@ -535,6 +547,7 @@ BAD_COUNTS: list[tuple[str, dict[str, Any], str]] = [
     ("value,count\na,1_0\n", NAMES, "t.csv line 2: count is '1_0'"),
     ("value,count\na,5\nd,1\n", NAMES | {"values": ["a", "b"]}, "t.csv line 3: 'd' is not among question.values"),
     ("value,count\n a,5\n", NAMES, "t.csv line 2: the name ' a' holds a control character or a blank"),
+    ("value,count\na,5\na\u200b,6\n", NAMES, "t.csv line 3: the name 'a\\u200b' holds a control character"),
     ("value,count\n" + "a" * 201 + ",5\n", NAMES, "t.csv line 2: the name"),
     ("value;count\na;5\n", NAMES, "separated by semicolons?"),
     ("value,count\n" + "".join(f"v{i},1\n" for i in range(100_002)), NAMES, "more than 100000 values"),
@@ -630,6 +643,8 @@ BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"kind": "counts", "counts": {"a": 5}}, NAMES | {"values": ["b"]}, "population.counts: 'a' is not among"),
     (TRACE | {"x": "x", "lon": "lon"}, SQUARES, "population.x and y are metres, lon and lat degrees"),
     (TRACE | {"time_form": "iso"}, SQUARES, "population.time_form is 'iso'"),
+    (TRACE | {"y": "x"}, SQUARES, "population.y is 'x', the column of population.x too"),
+    (TRACE | {"lon": "lat"}, SQUARES, "population.lat is 'lat', the column of population.lon too"),
     (SUMO | {"config": "a", "network": "b"}, NONE, "population.config names its own network"),
     (SUMO | {"routes": "b"}, NONE, "population.routes needs population.network"),
     (SUMO | {"network": "b", "columns": 3}, NONE, "population.columns is for the generated grid"),

@@ -17,6 +17,7 @@ from fleetcount_analysis.answers.smoothing import smoothed
 from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_ZOOMS
+from fleetcount_protocol.window.signal import decimal_text
 
 from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
 from fleetcount.command.numbers import QUANTILE, NumberRange, Several, parse_number, parse_spans, spans_text
@@ -196,7 +197,7 @@ def _averages(kept: KeptTable, quantiles: Sequence[Fraction], windows: str | Non
         high = None if math.isinf(found.high) else found.high
         asked = {"question": "quantile", "q": str(q), "windows": over, "level": str(found.level)}
         row = asked | {"estimate": found.estimate, "low": found.low, "high": high, "unit": found.unit}
-        yield f"quantile {float(q):g} {where}: {found}", row
+        yield f"quantile {decimal_text(q)} {where}: {found}", row
     if mean:
         average = opened.mean()
         ends = {"estimate": average.estimate, "low": average.low, "high": average.high}

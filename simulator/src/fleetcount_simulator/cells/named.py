@@ -7,6 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Final
 
+from fleetcount_protocol.layout import prints
 from fleetcount_protocol.window.domain import MAX_VALUES, Categories
 from fleetcount_transport.settings import read_table, setting, settings
 from fleetcount_transport.toml_values import shown
@@ -28,7 +29,8 @@ def checked_name(text: str, place: str) -> str:
     name = unicodedata.normalize("NFC", text)
     if not name or len(name.encode("utf-8", "surrogatepass")) > MAX_NAME_BYTES:
         raise ScenarioError(f"{place}: the name {shown(text)} must have 1 to {MAX_NAME_BYTES} bytes")
-    if name != name.strip() or any(unicodedata.category(character) in {"Cc", "Cs"} for character in name):
+    if name != name.strip() or not prints(name):
+        # As in a question: "a" and "a" with a character that nobody sees would be two values.
         raise ScenarioError(f"{place}: the name {shown(text)} holds a control character or a blank at an end")
     return name
 

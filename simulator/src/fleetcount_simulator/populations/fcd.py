@@ -23,7 +23,7 @@ from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import TraceKeys
 from fleetcount_simulator.populations.columns import BATCH, Column, Rows
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
-from fleetcount_simulator.populations.tables import Batch, column_names, in_range, parsed_numbers, read_table
+from fleetcount_simulator.populations.tables import Batch, check_fix, column_names, in_range, parsed_numbers, read_table
 
 ABOUT: Final = "SUMO floating-car data (--fcd-output), .xml, .xml.gz, .csv or .parquet"
 CELLS: Final = RECORDED
@@ -92,6 +92,8 @@ def recorded(
     needed = (*_NEEDED, *_NEEDED_FOR.get(asked.kind, ()))
     for piece in _pieces(path, needed, geo=bool(geo)):
         suspected = suspected and bool((abs(piece.positions.x) <= 180).all() and (abs(piece.positions.y) <= 90).all())
+        if geo:
+            check_fix(piece.positions.x, piece.positions.y, piece.place)
         recorder.add(piece)
     population = recorder.close(fleet)
     if suspected:

@@ -22,7 +22,7 @@ from fleetcount_simulator.model import Integers, Population
 from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.fixed import MAX_DEVICES, fixed
 from fleetcount_simulator.populations.shipped import shipped
-from fleetcount_simulator.populations.tables import read_table
+from fleetcount_simulator.populations.tables import check_fix, read_table
 
 ABOUT: Final = "check-ins at the busiest places of New York City (counts come with the repository)"
 CELLS: Final = ("none", "square", "h3")
@@ -35,7 +35,7 @@ class Keys:
     file: Path | None = setting(
         Settings.file,
         default=None,
-        about="a table with location, checkins, users, lat and lon",
+        about="a table with location, checkins, users, lat, lon and name, which may be empty",
         example='"locations.csv.gz"',
     )
     places: int = setting(
@@ -131,6 +131,8 @@ def _locations(path: Path, columns: Mapping[str, Column]) -> dict[str, Any]:
     parts: dict[str, list[Any]] = {role: [] for role in (*columns, "label")}
     seen: set[str] = set()
     for batch in read_table(path, columns):
+        if "lon" in columns:
+            check_fix(batch.numbers["lon"], batch.numbers["lat"], batch.place.of)
         for role, column in columns.items():
             parts[role].extend(batch.texts[role] if column.form == "text" else batch.numbers[role].tolist())
         for row, (number, name) in enumerate(zip(batch.texts["location"], batch.texts["name"], strict=True)):

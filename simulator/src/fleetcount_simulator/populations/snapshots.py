@@ -287,14 +287,15 @@ class Recorder:
         """Return the epoch of each row, -1 for a row in no epoch's window."""
         if self._start is None:
             self._start = float(times[0])
-        passed = (times - self._start) / self._clock.interval
-        # A billionth of an interval of tolerance: 0.3 is not three times 0.1 in floats.
-        epochs = np.floor(passed + 1e-9).astype(np.int64)
+        # 0.3 is not three times 0.1 in floats, and Unix seconds are off by a tenth of a microsecond.
+        tolerance = 1e-9 + 2 * np.spacing(abs(times)) / self._clock.interval
+        passed = (times - self._start) / self._clock.interval + tolerance
+        epochs = np.floor(passed).astype(np.int64)
         if self._clock.count is None and int(epochs[-1]) >= MAX_EPOCHS:
             raise ScenarioError(f"population.interval_s gives more than {MAX_EPOCHS} epochs over {self._file}")
         outside = epochs < 0 if self._clock.count is None else (epochs < 0) | (epochs >= self._clock.count)
         if self._clock.window:
-            late = times - (self._start + epochs * self._clock.interval) >= self._clock.window
+            late = passed - epochs >= self._clock.window / self._clock.interval
         else:
             late = times != self._first_times(times, epochs)
         return np.where(outside | late, -1, epochs)

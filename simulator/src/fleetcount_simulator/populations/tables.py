@@ -6,7 +6,7 @@ refused. One too large for a float is infinite and so outside of every range.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -218,3 +218,15 @@ def in_range(numbers: Floats, column: Column, place: Rows) -> Floats:
         swapped = " (are longitude and latitude swapped?)" if (column.low, column.high) == (-90, 90) else ""
         raise ScenarioError(f"{place.of(first)}: {problem}{swapped}")
     return numbers
+
+
+def check_fix(longitude: Floats, latitude: Floats, place: Callable[[int], str]) -> None:
+    """Refuse longitude 0, latitude 0: receivers write it when they have no fix.
+
+    Raises:
+        ScenarioError: there is one; with its line.
+    """
+    lost = (longitude == 0) & (latitude == 0)
+    if lost.any():
+        where = place(int(lost.argmax()))
+        raise ScenarioError(f"{where}: longitude 0, latitude 0 is a receiver without a fix; leave such rows out")

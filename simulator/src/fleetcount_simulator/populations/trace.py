@@ -22,7 +22,7 @@ from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import TraceKeys
 from fleetcount_simulator.populations.columns import Column
 from fleetcount_simulator.populations.snapshots import Clock, Fleet, Recorder, Sightings
-from fleetcount_simulator.populations.tables import Batch, read_table
+from fleetcount_simulator.populations.tables import check_fix, read_table
 
 _LATITUDE: Final = re.compile(r"lat", re.IGNORECASE)
 _DEGREES: Final = re.compile(r"(lat|latitude|lon|lng|long|longitude)(_?deg(rees)?)?$", re.IGNORECASE)
@@ -32,7 +32,9 @@ _IN_MPS: Final = {
     "mph": Fraction("0.44704"),
     "knots": Fraction(463, 900),
 }
-_NO_MPS: Final = re.compile(r"km_?/?h|kph|mph|knots?$|(^|_)(kn|kts?|sog)$", re.IGNORECASE)
+_NO_MPS: Final = re.compile(
+    r"km|kilom|kph|mph|miles?|knots?|feet|(^|[^a-z])(kn|kts?|sog|mi|ft|cm)([^a-z]|$)", re.IGNORECASE
+)
 ABOUT: Final = "sightings (CSV or Parquet), sorted by time: time, vehicle, x and y or lon and lat, perhaps speed, edge"
 CELLS: Final = RECORDED
 
@@ -135,9 +137,11 @@ def recorded(
     frame = Frame(unit="deg" if degrees else "m", speed="speed" in columns, edges="edge" in columns)
     recorder = Recorder(declare(asked, frame), clock, path.name)
     suspected = asked.kind == "square" and not degrees and all(_DEGREES.match(columns[one].name) for one in "xy")
-    for piece in _pieces(path, columns, delimiter, unit, degrees=degrees):
+    for piece in _pieces(path, columns, delimiter, unit):
         if suspected:
             _refuse_degrees(piece.positions, path.name, columns["x"].name, columns["y"].name)
+        if degrees:
+            check_fix(piece.positions.x, piece.positions.y, piece.place)
         recorder.add(piece)
     return recorder.close(fleet)
 
@@ -152,9 +156,7 @@ def _refuse_degrees(positions: Positions, file: str, x: str, y: str) -> None:
         )
 
 
-def _pieces(
-    path: Path, columns: Mapping[str, Column], delimiter: str, unit: Fraction, *, degrees: bool
-) -> Iterator[Sightings]:
+def _pieces(path: Path, columns: Mapping[str, Column], delimiter: str, unit: Fraction) -> Iterator[Sightings]:
     for batch in read_table(path, columns, delimiter):
         speed = batch.numbers.get("speed")
         positions = Positions(
@@ -163,8 +165,6 @@ def _pieces(
             speed_mps=None if speed is None else _in_mps(speed, unit),
             edges=batch.texts.get("edge"),
         )
-        if degrees:
-            _check_fix(batch)
         times, vehicles = batch.numbers["time"], batch.texts["vehicle"]
         yield Sightings(times=times, vehicles=vehicles, positions=positions, place=batch.place.of)
 
@@ -175,14 +175,6 @@ def _in_mps(speeds: Floats, unit: Fraction) -> Floats:
         return speeds
     found, places = np.unique(speeds, return_inverse=True)
     return np.array([float(unit * Fraction(repr(one))) for one in found.tolist()])[places]
-
-
-def _check_fix(batch: Batch) -> None:
-    """Refuse longitude 0, latitude 0: receivers write it when they have no fix."""
-    lost = (batch.numbers["x"] == 0) & (batch.numbers["y"] == 0)
-    if lost.any():
-        place = batch.place.of(int(lost.argmax()))
-        raise ScenarioError(f"{place}: longitude 0, latitude 0 is a receiver without a fix; leave such rows out")
 
 
 def _columns(keys: Keys) -> dict[str, Column]:
@@ -207,4 +199,10 @@ def _columns(keys: Keys) -> dict[str, Column]:
         columns["speed"] = Column(name=keys.speed, form="number", low=0, high=1000)
     if keys.edge is not None:
         columns["edge"] = Column(name=keys.edge)
+    given = dict[str, str]()
+    for role, column in columns.items():
+        key = {"x": "lon", "y": "lat"}.get(role, role) if in_degrees else role
+        if column.name in given:
+            raise UnfitKeyError(key, problem=f"is {column.name!r}, the column of population.{given[column.name]} too")
+        given[column.name] = key
     return columns
