@@ -9,7 +9,7 @@ from fleetcount_protocol.wire.device import RELEASE_ANSWER
 
 PEER_SERVICE: Final = "fleetcount_protocol.v1.PeerService"
 CLAIM_HEADER: Final = "fleetcount-insecure-aggregator"
-"""Without TLS, on loopback alone, a caller says who it is."""
+"""The metadata in which a caller without TLS, on loopback alone, says who it is."""
 RequestT = TypeVar("RequestT")
 AnswerT = TypeVar("AnswerT")
 
