@@ -127,9 +127,10 @@ def test_a_walk_may_be_counted_from_its_submission() -> None:
 
 
 def test_a_window_with_other_survivors_is_another_window() -> None:
-    window = window_at(QUESTION, 1, (1, 5))
+    first, window = window_at(QUESTION, 0), window_at(QUESTION, 1, (1, 5))
 
-    assert window_at(QUESTION, 1, (1, 5)).window_id == window.window_id
+    assert window_at(QUESTION, 1, (1, 5)) is window
+    assert window_at(QUESTION, 0) is first, "a device goes back and forth between a step and the one before"
     for other in ((1, 2), (1,), (1, 2, 5)):
         assert window_at(QUESTION, 1, other).window_id != window.window_id
     with pytest.raises(UsageError, match="0 cells survived"):

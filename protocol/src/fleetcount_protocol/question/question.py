@@ -416,9 +416,9 @@ def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -
     """Return a window, 0 to `windows` - 1: the same bytes at every party.
 
     Run by every party shortly before the window opens. It shares domain, design and all bytes but the times with the
-    other windows of the question object, so that it costs a copy of the bytes; the one that was made last is the same
-    object again. A later step of a drill-down needs the cells that survived the step before it (`surviving_cells`) and
-    is made and checked anew.
+    other windows of the question object, so that it costs a copy of the bytes. A later step of a drill-down needs the
+    cells that survived the step before it (`surviving_cells`) and is made and checked anew. The two that were made last
+    are the same objects again: a step, and the one whose record it follows.
 
     Raises:
         UsageError: the question has no such window, or survivors that are impossible for the step before.
@@ -426,9 +426,16 @@ def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -
     """
     if type(index) is not int or not 0 <= index < question.schedule.windows:
         raise UsageError(f"window is {str(index)[:40]}, allowed: 0 to {question.schedule.windows - 1}")
-    latest: Window | None = question.__dict__.get("_latest")
-    if latest is not None and latest.question.index == index and not survivors:
-        return latest
+    latest: tuple[tuple[int, tuple[int, ...], Window], ...] = question.__dict__.get("_latest", ())
+    for place, cells, window in latest:
+        if (place, cells) == (index, survivors):
+            return window
+    window = _made(question, index, survivors)
+    question.__dict__["_latest"] = ((index, survivors, window), *latest[:1])
+    return window
+
+
+def _made(question: Question, index: int, survivors: tuple[int, ...]) -> Window:
     times = window_times(question.schedule, index)
     walk = question.drill_down
     if walk is not None and walk.step_of(index):
@@ -446,7 +453,6 @@ def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -
     window.__dict__.update(shared, **times, question=ref, design=first.design)
     before, behind = question.shared_bytes
     window.__dict__["canonical"] = window_label(ref) + before + encode_times(window) + behind
-    question.__dict__["_latest"] = window
     return window
 
 

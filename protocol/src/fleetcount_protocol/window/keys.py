@@ -25,6 +25,7 @@ _ORDER_8_Y: Final = 0x05FC536D880238B13933C6D305ACDFD5F098EFF289F4C345B027B2C28F
 _SMALL_ORDER_Y: Final = frozenset({0, 1, _P - 1, _ORDER_8_Y, _P - _ORDER_8_Y})
 
 
+@lru_cache(maxsize=16)  # A fault is found anew; the keys of a question's aggregators are asked about again and again.
 def check_signing_public_key(key: bytes) -> None:
     """Refuse bytes that are not the canonical encoding of an Ed25519 point, and points of small order.
 
@@ -45,7 +46,7 @@ def check_signing_public_key(key: bytes) -> None:
         raise ValueError("signing key is not a point of the Ed25519 curve")
 
 
-@lru_cache(maxsize=16)  # A fault is found anew; the keys of a question's aggregators are asked about again and again.
+@lru_cache(maxsize=16)  # As above.
 def check_hpke_public_key(key: bytes) -> None:
     """Refuse a sealing key of the wrong size or of small order (RFC 7748, section 6.1: the all-zero check).
 
