@@ -3,7 +3,7 @@
 import pytest
 from fleetcount_simulator.network import windows
 from fleetcount_simulator.network.machine_speed import Speed
-from fleetcount_simulator.network.windows import COST_S, Enrolment, lead_s, windows_for
+from fleetcount_simulator.network.windows import COST_S, Enrolment, Windows, lead_s, windows_for, with_records
 
 SHARED = ("shared", "grpc")
 ENROL_S = COST_S[SHARED][0]
@@ -42,3 +42,23 @@ def test_the_time_of_shares_is_this_machines_whatever_the_devices_took_to_enrol(
     for cores in (0.25, 2.0):
         assert round_two_s(0.010, cores) - round_two_s(0.0, cores) == pytest.approx(12, abs=1)
     assert round_two_s(0.010, 2.0, processes=1) - round_two_s(0.0, 2.0) == pytest.approx(24, abs=1)
+
+
+def test_before_each_step_there_is_time_for_the_record_and_to_read_it() -> None:
+    steps = Windows(round_one_s=9, round_two_s=4, release_s=301, gap_s=1)
+
+    idle, busy = with_records(steps, enrolled()), with_records(steps, enrolled(load=3.0))
+
+    # Records are read within a fourth of round one: answers keep their nine seconds. 2,000 devices read for a second on
+    # each of two cores, and have half as much to spare.
+    assert (idle.round_one_s, idle.round_two_s) == (9 * 4 // 3 + 2, 4)
+    assert (idle.gap_s, busy.gap_s) == (6, 18)
+    assert with_records(steps, enrolled(cores=0.5)).round_one_s == 9 * 4 // 3 + 6
+    many_reports = Windows(round_one_s=9, round_two_s=4, release_s=320, gap_s=20)
+    assert with_records(many_reports, enrolled()).gap_s == 20
+
+
+def test_the_time_that_asking_takes_holds_what_is_between_the_windows() -> None:
+    steps = Windows(lead_s=1.2, round_one_s=9, round_two_s=4, release_s=301, gap_s=6)
+
+    assert [steps.asking_s(windows) for windows in (1, 4)] == [2 + 13, 2 + 4 * 13 + 3 * 6]

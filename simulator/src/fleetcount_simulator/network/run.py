@@ -46,7 +46,6 @@ from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.network.watch import ProgressCallback, Watch
 from fleetcount_simulator.network.windows import (
     IN_TURNS,
-    RELEASE_S,
     Enrolment,
     Windows,
     lead_s,
@@ -59,8 +58,6 @@ _LONGEST_CALL_S: Final = 20.0
 _EXPIRY_S: Final = 86_400
 _EVERY_S: Final = 60
 """Of a question of one window: as soon as it is there the aggregators make the window."""
-_RECORD_S: Final = 8
-"""Seconds between two steps of a walk: the second opens after the record of the first is published."""
 _PAUSED: Final = "paused"
 _LOCAL: Final = Fraction(20)
 """The limit of a randomized response's loss under exact limits, above the loss of every question."""
@@ -224,11 +221,11 @@ async def _start_and_enrol(
     )
     windows = asked.shape(windows_for(enrolment, rounds, count, speed), start_s)
     if plan.walk is not None:
-        windows = with_records(windows, devices)
-    windows = windows.opened_after(lead_s(enrolment, times) + (0 if times == 1 else windows.round_one_s))
+        windows = with_records(windows, enrolment)
+    # An order to pause takes its time to reach all devices: it may name the first windows.
+    windows = windows.opened_after(lead_s(enrolment, times) + (windows.round_one_s if plan.pauses else 0))
     if asked.expected is not None:
-        rounds_s = windows.round_one_s + windows.round_two_s
-        asked.expected(windows.asking_s + (times - 1) * rounds_s, times * windows.checking_s)
+        asked.expected(windows.asking_s(times), times * windows.checking_s)
     return watch, windows, time.perf_counter() - started
 
 
@@ -301,8 +298,7 @@ def _at_once(way: str, aggregators: int) -> int:
 
 def _question(parties: Parties, asked: Ask, plan: FleetPlan, windows: Windows) -> Question:
     """Return the question; its windows follow each other as closely as their releases allow."""
-    question, rounds_s = asked.question, windows.round_one_s + windows.round_two_s
-    gap_s = max(1 if plan.walk is None else _RECORD_S, windows.release_s - RELEASE_S)
+    question, rounds_s = asked.question, windows.rounds_s
     return Question(
         name=asked.name,
         deployment=parties.deployment.name,
@@ -312,7 +308,7 @@ def _question(parties: Parties, asked: Ask, plan: FleetPlan, windows: Windows) -
         mechanism=question.mechanism,
         schedule=Schedule(
             first=math.ceil(time.time() + windows.lead_s),
-            every_s=max(_EVERY_S, rounds_s) if plan.question.windows == 1 else rounds_s + gap_s,
+            every_s=max(_EVERY_S, rounds_s) if plan.question.windows == 1 else rounds_s + windows.gap_s,
             windows=plan.question.windows,
             round_one_s=windows.round_one_s,
             round_two_s=windows.round_two_s,

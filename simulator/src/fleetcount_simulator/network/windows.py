@@ -21,7 +21,7 @@ COST_S: Final[Mapping[tuple[str, str], tuple[float, float, float]]] = MappingPro
     {
         (OWN, "grpc"): (0.0080, 0.0052, 0.0055),
         (OWN, "relay"): (0.0120, 0.0070, 0.0075),
-        (OWN, MOSQUITTO): (0.0030, 0.0024, 0.0027),
+        (OWN, MOSQUITTO): (0.0030, 0.0034, 0.0038),
         (OWN, EMBEDDED): (0.0100, 0.0080, 0.0080),
         (IN_TURNS, "grpc"): (0.0080, 0.0112, 0.0115),
         (IN_TURNS, "relay"): (0.0120, 0.0140, 0.0145),
@@ -47,8 +47,11 @@ SKEW_S: Final = 10
 LEAD_S: Final = 3
 RELEASE_S: Final = 300
 """The first release on a machine compiles the verification; everything after it takes a second."""
-RECORD_S: Final = 0.006
-"""Seconds in which a device and its aggregator fetch a record of some hundred cells and derive the next window."""
+_RECORD_S: Final = 0.001
+"""Processor seconds, as those of `COST_S`, in which a device and its aggregator fetch a record of some hundred cells and
+derive the next window."""
+_PUBLISH_S: Final = 6
+"""Seconds from the close of a step to its record at every aggregator, on an idle machine, two or three times over."""
 _OFFER_S: Final = 0.8
 _MOST_PATIENCE: Final = 4.0
 """Seconds from signing a question until devices have the offers of all aggregators on an idle machine, and the most by
@@ -68,18 +71,23 @@ class Windows:
     """When the first window opens and how long the windows are: seconds, whole ones but for `lead_s`.
 
     `lead_s` is until round one of the first window, `round_two_s` 0 where there is no such round, `release_s` the most
-    that a release takes.
+    that a release takes, `gap_s` from the close of a window to the opening of the next one.
     """
 
     lead_s: float = 0.0
     round_one_s: int
     round_two_s: int
     release_s: int
+    gap_s: int = 1
 
     @property
-    def asking_s(self) -> int:
-        """Seconds from signing to the close of the first window, rounded up."""
-        return math.ceil(self.lead_s) + self.round_one_s + self.round_two_s
+    def rounds_s(self) -> int:
+        """Seconds in which a window takes answers."""
+        return self.round_one_s + self.round_two_s
+
+    def asking_s(self, windows: int) -> int:
+        """Return the seconds from signing to the close of the last of so many windows, rounded up."""
+        return math.ceil(self.lead_s) + windows * self.rounds_s + (windows - 1) * self.gap_s
 
     def opened_after(self, seconds: float) -> "Windows":
         """Return the windows, opened `seconds` later; a schedule begins with the next whole second."""
@@ -145,10 +153,12 @@ def windows_for(enrolment: Enrolment, rounds: int, aggregators: int, speed: Spee
     margin = SHARED_MARGIN if {way for way, _ in enrolment.devices} == {SHARED} else MARGIN
     if rounds == 1:
         one, two, shares = one + shares, 0.0, 0.0
+    checking_s = math.ceil(total * aggregators * speed.verify_s)
     return Windows(
         round_one_s=_whole(one * margin + SLACK_S * patience),
         round_two_s=_whole((two + shares) * margin + SLACK_S * patience) if rounds == 2 else 0,
-        release_s=RELEASE_S + math.ceil(total * aggregators * speed.verify_s),
+        release_s=RELEASE_S + checking_s,
+        gap_s=max(1, checking_s),
     )
 
 
@@ -172,9 +182,13 @@ def stretched(windows: Windows, shortest_s: int) -> Windows:
     return replace(windows, lead_s=LEAD_S, round_one_s=length, round_two_s=length if windows.round_two_s else 0)
 
 
-def with_records(windows: Windows, devices: int) -> Windows:
-    """Return windows in which devices read a record before they answer, in the first quarter of round one."""
-    return replace(windows, round_one_s=_whole(windows.round_one_s * 4 / 3 + devices * RECORD_S))
+def with_records(windows: Windows, enrolment: Enrolment) -> Windows:
+    """Return windows in which devices read the record of the one before, in the first quarter of round one; between
+    two windows there is time for that record.
+    """
+    reading_s = MARGIN * _RECORD_S * sum(enrolment.devices.values()) / enrolment.cores
+    gap_s = max(math.ceil(_PUBLISH_S * enrolment.patience), windows.gap_s)
+    return replace(windows, round_one_s=_whole(windows.round_one_s * 4 / 3 + reading_s), gap_s=gap_s)
 
 
 def doubled(windows: Windows, times: int) -> Windows:
