@@ -25,6 +25,14 @@ _COMMON: Final = {
     "grpc.keepalive_timeout_ms": 10_000,
 }
 
+FEW_BYTES: Final = (
+    # Else gRPC would ping after the bytes of every answer to learn how much the path holds: half of all packets.
+    ("grpc.http2.bdp_probe", 0),
+    # What may be on its way unread instead, of each call: a fourth of the largest batch.
+    ("grpc.http2.lookahead_bytes", 1 << 18),
+)
+"""Options of both ends of a connection between a device and an aggregator, which carries little, seldom."""
+
 
 def open_channel(
     endpoint: str,

@@ -9,6 +9,7 @@ import grpc
 from fleetcount_protocol.limits import MAX_PEER_MESSAGE_BYTES
 
 from fleetcount_transport.admission.server_socket import ServerSocket
+from fleetcount_transport.channels import Options
 
 _HEADROOM_BYTES: Final = 4096
 _UNUSED_MS: Final = 600_000
@@ -26,9 +27,14 @@ def bind(server: grpc.aio.Server, credentials: grpc.ServerCredentials | None) ->
     return ServerSocket(lambda path: server.add_secure_port(f"unix:{path}", credentials))
 
 
-def grpc_server(handlers: grpc.GenericRpcHandler, largest_message: int, handshake_s: float) -> grpc.aio.Server:
-    """Return a server without a port yet, with limits of a message (bytes) and of a handshake (seconds)."""
-    server = grpc.aio.server(options=_options(largest_message, handshake_s))
+def grpc_server(
+    handlers: grpc.GenericRpcHandler, largest_message: int, handshake_s: float, options: Options = ()
+) -> grpc.aio.Server:
+    """Return a server without a port yet, with limits of a message (bytes) and of a handshake (seconds).
+
+    `options` are gRPC's own, beside those that every server has.
+    """
+    server = grpc.aio.server(options=[*_options(largest_message, handshake_s), *options])
     server.add_generic_rpc_handlers((handlers,))
     return server
 
