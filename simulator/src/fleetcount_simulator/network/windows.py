@@ -48,8 +48,8 @@ LEAD_S: Final = 3
 RELEASE_S: Final = 300
 """The first release on a machine compiles the verification; everything after it takes a second."""
 _RECORD_S: Final = 0.001
-"""Processor seconds, as those of `COST_S`, in which a device and its aggregator fetch a record of some hundred cells and
-derive the next window."""
+"""Processor seconds, as those of `COST_S`, in which a device and its aggregator fetch a record of some hundred cells
+and derive the next window."""
 _PUBLISH_S: Final = 6
 """Seconds from the close of a step to its record at every aggregator, on an idle machine, two or three times over."""
 _OFFER_S: Final = 0.8
