@@ -5,11 +5,13 @@ import errno
 import os
 import sqlite3
 import stat
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -1026,6 +1028,41 @@ async def test_concurrent_writes_share_syncs(tmp_path: Path, monkeypatch: pytest
     await asyncio.gather(*(add(store, [instalment(n)]) for n in range(1, 201)))
 
     assert 0 < len(synced) < 20
+    await store.close()
+
+
+async def test_a_write_waits_a_little_where_others_came_lately_and_for_nobody_where_none_did(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(tmp_path)
+    await store.decide_windows((), window_row())
+    looks: list[float] = []
+    clock = SimpleNamespace(monotonic=time.monotonic, sleep=looks.append)
+    monkeypatch.setattr("fleetcount_aggregator.storage.write_queue.time", clock)
+    begun, go_on, sync = threading.Event(), threading.Event(), os.fdatasync
+
+    def held_sync(descriptor: int) -> None:
+        begun.set()
+        assert go_on.wait(30)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fdatasync", held_sync)
+    alone = asyncio.create_task(add(store, [instalment(1)]))
+    await asyncio.to_thread(begun.wait, 30)
+    together = [asyncio.create_task(add(store, [instalment(number)])) for number in (2, 3)]
+    while store._writes._queue.qsize() < len(together):
+        await asyncio.sleep(0)
+    go_on.set()
+    await asyncio.gather(alone, *together)
+    assert looks == []
+
+    waited = []
+    for number in range(4, 14):
+        looks.clear()
+        await add(store, [instalment(number)])
+        waited.append(round(1000 * sum(looks)))
+
+    assert waited == [5] * 8 + [0, 0], "eight groups later nobody is expected any more"
     await store.close()
 
 

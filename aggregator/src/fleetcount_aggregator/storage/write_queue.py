@@ -8,6 +8,7 @@ import asyncio
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -33,6 +34,10 @@ GROUP: Final = 512
 """Writes committed together at most."""
 GROUP_BYTES: Final = 8 * 1024 * 1024
 """Bytes of instalments from which on a group takes no more."""
+TOGETHER_S: Final = 0.005
+"""Seconds at most for which a write waits for others that are likely to come: a group costs as much as its writes."""
+_LOOK_S: Final = 0.001
+_LATEST_GROUPS: Final = 8
 NOTE_S: Final = 1.0
 """Seconds between two notes in the database of a log's length, which show later if the file has lost its end."""
 
@@ -82,6 +87,8 @@ class WriteQueue:
         self._queue: queue.Queue[_Write | None] = queue.Queue(QUEUE_LENGTH)
         self._queued_bytes = 0
         self._queued_lock = threading.Lock()
+        self._latest = deque([1], maxlen=_LATEST_GROUPS)
+        """How many writes the latest groups had."""
         self._note_at: float | None = None
         """When the lengths of logs that grew are to be noted at the latest."""
         self._thread = threading.Thread(target=self._write_loop, name="store-writer", daemon=True)
@@ -149,6 +156,7 @@ class WriteQueue:
         wait_s = self._engine.heartbeat_s if self._note_at is None else max(0.0, self._note_at - time.monotonic())
         with suppress(queue.Empty):
             following = self._queue.get(timeout=wait_s)
+            self._await_others()
             while following is not None:
                 group.append(following)
                 size += following.size
@@ -159,7 +167,19 @@ class WriteQueue:
                 return self._gathered(group, size), True
         return self._gathered(group, size), False
 
+    def _await_others(self) -> None:
+        """Wait for as many writes as the largest of the latest groups had, `TOGETHER_S` at most.
+
+        So who writes alone, one thing after the other, waits for nobody.
+        """
+        for _ in range(round(TOGETHER_S / _LOOK_S)):
+            if 1 + self._queue.qsize() >= max(self._latest):
+                return
+            time.sleep(_LOOK_S)
+
     def _gathered(self, group: list[_Write], size: int) -> list[_Write]:
+        if group:
+            self._latest.append(len(group))
         with self._queued_lock:
             self._queued_bytes -= size
         return group
