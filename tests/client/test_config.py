@@ -153,6 +153,11 @@ BAD_LINES: list[tuple[str, str, str]] = [
         r"policy\.largest_chance is '1/100'; allowed is only with trust = 'no operator'",
     ),
     ("allow_direct = false", "largest_expected_answers = 3", "largest_expected_answers is 3; allowed is only with"),
+    (
+        'trust = "one honest operator"\nbudget_period_s = 2592000\nallow_direct = false',
+        'trust = "no operator"\nallow_direct = true',
+        r"policy\.allow_direct is true; allowed is nothing but false beside trust = 'no operator'",
+    ),
     ("[policy]", "[renewal]\nretry_s = 60\n[policy]", r"renewal\.retry_s is 60; allowed is only with a command"),
     ("allow_direct = false", "fresh_ledger_wait_s = 0\nenrolment_wait_s = 60", "enrolment_wait_s is 60.*from 0 to 0"),
     ("allow_direct = false", "allow_dirct = false", "allow_dirct.*'allow_direct'"),

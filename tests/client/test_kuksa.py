@@ -589,6 +589,14 @@ def test_a_signal_of_a_databroker_needs_one_and_one_source_only(write) -> None: 
         load_settings(write(CONFIG.replace("fresh_s = 5", 'file = "speed.txt"')))
 
 
+@pytest.mark.parametrize("signals", ["", '[signals."Vehicle.Speed"]\nfile = "speed.txt"\n'])
+def test_a_databroker_that_no_signal_asks_is_refused(write, signals: str) -> None:  # type: ignore[no-untyped-def]
+    rows = '[kuksa]\naddress = "127.0.0.1:55555"\n'
+
+    with pytest.raises(ConfigError, match=r"line \d+: kuksa is asked by no signal"):
+        load_settings(write(GOOD[: GOOD.index("[signals.")] + rows + signals))
+
+
 @pytest.mark.parametrize(
     ("zone", "longitude", "latitude", "expected"),
     [

@@ -216,9 +216,12 @@ def _policy(root: Table) -> OwnerPolicy:
     if table.has("total_exposure"):
         allowed = 'trust = "no operator", with largest_chance and largest_expected_answers as limits'
         raise table.refuse("total_exposure", f"nothing: the sum has become two; {allowed}")
+    wary = f"trust = {Trust.NO_OPERATOR.value!r}"
     if table.choice("trust", [one.value for one in Trust], Trust.ONE_HONEST_OPERATOR.value) != Trust.NO_OPERATOR.value:
         for key in filter(table.has, ("largest_chance", "largest_expected_answers")):
-            raise table.refuse(key, f"only with trust = {Trust.NO_OPERATOR.value!r}: nothing else is held against it")
+            raise table.refuse(key, f"only with {wary}: nothing else is held against it")
+    elif table.boolean("allow_direct", default=False):
+        raise table.refuse("allow_direct", f"nothing but false beside {wary}, which refuses every direct question")
     period = table.integer("budget_period_s", 3600, _TEN_YEARS_S, 2_592_000)
     if table.choice("fresh_ledger", ("wait", "allow"), "wait") == "allow":
         period = 0

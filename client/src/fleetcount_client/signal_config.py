@@ -120,6 +120,8 @@ def read_signals(root: Table) -> dict[str, SignalSource]:
         ConfigError: a key that cannot be used.
     """
     table, databroker = root.section("signals", None), _databroker(root)
+    if databroker is not None and not any(table.section(name, None).has("kuksa") for name in table.content):
+        raise root.wrong("kuksa", 'is asked by no signal: allowed is only beside a [signals."PATH"] with the key kuksa')
     return {name: _signal(table, name, databroker) for name in table.content}
 
 

@@ -5,6 +5,7 @@ import subprocess
 import tempfile
 import tracemalloc
 from collections.abc import Sequence
+from contextlib import nullcontext
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -157,6 +158,42 @@ def test_what_sumo_drives_is_written_as_it_is_read_whatever_a_configuration_says
 
     options = ("--fcd-output.geo", "--human-readable-time", "--fcd-output.attributes", "--output-prefix")
     assert [asked[asked.index(option) + 1] for option in options] == ["false", "false", "x,y,speed,lane", ""]
+
+
+@pytest.mark.parametrize(
+    ("moments", "said"),
+    [
+        ((0, 70, 140), r"population\.step_s is 10: SUMO recorded every 70 s; .* multiple of the .* step-length"),
+        ((0, 35, 105), r"SUMO recorded every 35 s"),
+        ((0, 70, 80), ""),
+        ((0, 10.0004, 40), ""),
+        ((0,), ""),
+    ],
+)
+def test_sightings_that_sumo_records_more_rarely_than_asked_are_refused(
+    moments: Sequence[float], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run.sumocfg").write_text(CONFIG)
+    car = '<vehicle id="one" x="5" y="5" speed="3" lane="a_0"/>'
+    steps = "".join(f'<timestep time="{moment}">{car}</timestep>' for moment in moments)
+
+    def run(self: SumoPrograms, program: str, arguments: Sequence[str], directory: Path, timeout_s: float) -> None:
+        (directory / "fcd.xml.gz").write_bytes(gzip.compress(f"<fcd-export>{steps}</fcd-export>".encode()))
+
+    monkeypatch.setattr(sumo, "sumo_home", lambda: tmp_path)
+    monkeypatch.setattr(SumoPrograms, "run", run)
+    with pytest.raises(ScenarioError, match=said) if said else nullcontext():
+        assert driven(tmp_path, {"cells": "square", "size_m": 100}, config="run.sumocfg").devices == 1
+
+
+@pytest.mark.nightly
+@needs_sumo
+def test_a_step_length_that_does_not_divide_the_asked_step_is_refused(town: Path) -> None:
+    (town / "odd.sumocfg").write_text(CONFIG.replace("</time>", '<step-length value="0.7"/></time>'))
+
+    with pytest.raises(ScenarioError, match=r"step_s is 10: SUMO recorded every 70 s"):
+        driven(town, EDGES, config="odd.sumocfg")
+    assert driven(town, EDGES, config="odd.sumocfg", step_s=7).devices == 2
 
 
 @pytest.mark.nightly

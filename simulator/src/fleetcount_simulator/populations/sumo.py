@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ from fleetcount_simulator.cells import RECORDED, read
 from fleetcount_simulator.cells.model import Roads
 from fleetcount_simulator.cells.road_network import read_network
 from fleetcount_simulator.cells.settings import ANY_LENGTH, Settings
+from fleetcount_simulator.cells.xml_stream import elements
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.model import Population
 from fleetcount_simulator.populations.clock_keys import TraceKeys
@@ -100,7 +102,12 @@ class Keys(TraceKeys):
         example="3600",
     )
     step_s: int = setting(
-        Table.integer, 1, 3600, default=30, about="seconds between sightings, 1 to 3600; default 30", example="10"
+        Table.integer,
+        1,
+        3600,
+        default=30,
+        about="seconds between sightings, 1 to 3600; of config a multiple of its step-length; default 30",
+        example="10",
     )
     timeout_s: Fraction = setting(
         Table.number,
@@ -172,6 +179,7 @@ def build(keys: Keys, question: Mapping[str, Any], folder: Path, seed: int) -> P
         ends = () if keys.config is not None and keys.duration_s is None else ("--end", str(keys.seconds))
         recording = ("--fcd-output", str(data), "--device.fcd.period", str(keys.step_s), "--seed", str(seed % 2**31))
         sumo.run("sumo", (*arguments, *ends, *recording, *_AS_READ, *_QUIET), directory, float(keys.timeout_s))
+        _check_step(data, keys.step_s)
         return recorded(data, asked, clock, fleet, roads, geo=False)
 
 
@@ -187,6 +195,22 @@ def sumo_home() -> Path:
         if place and shutil.which("sumo", path=str(Path(place) / "bin")):
             return Path(place)
     raise ScenarioError("population.kind: 'sumo' needs the extra traffic: pip install 'fleetcount[traffic]'")
+
+
+def _check_step(data: Path, step_s: int) -> None:
+    """Refuse data without two moments as close as asked: SUMO records at its own steps only, here of any length.
+
+    Where a configuration skips the moments in which nobody drives, others may lie further apart.
+    """
+    moments = (float(one["time"]) for _, name, one, _ in elements(data, "fcd-export") if name == "timestep")
+    shortest_s = np.inf
+    for before, after in pairwise(moments):
+        shortest_s = min(shortest_s, after - before)
+        if shortest_s < step_s + 0.001:
+            return
+    if shortest_s < np.inf:
+        hint = "give a multiple of the configuration's step-length"
+        raise ScenarioError(f"population.step_s is {step_s}: SUMO recorded every {shortest_s:.15g} s; {hint}")
 
 
 def _drive(sumo: SumoPrograms, keys: Keys, seed: int, directory: Path) -> tuple[tuple[str, ...], Roads | None]:
