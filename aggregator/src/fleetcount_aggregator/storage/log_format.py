@@ -297,7 +297,9 @@ class NewFrame:
         """Yield the frame's bytes; each piece is good until the next, so that few are in memory twice."""
         yield self.head_bytes
         yield self.columns
-        yield from self._sealed(max(_PIECE_BYTES, self.head.block_rows * self.head.part_bytes + AES_GCM_TAG_BYTES))
+        most = max(_PIECE_BYTES, self.head.block_rows * self.head.part_bytes + AES_GCM_TAG_BYTES)
+        # Devices that come one by one leave frames of a few hundred bytes: no piece is larger than what there is.
+        yield from self._sealed(min(most, self.head.frame_bytes - self.head.parts_at))
 
     def _sealed(self, size: int) -> Iterator[memoryview]:
         """Yield the sealed parts, as many blocks at once as fit into `size` bytes."""

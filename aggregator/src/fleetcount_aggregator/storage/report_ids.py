@@ -27,6 +27,8 @@ _MANY_BUCKETS: Final = 2**14
 _TAG_BITS: Final = 8
 _WORD_BYTES: Final = 8
 _GROWTH: Final = 1.5
+_FEW: Final = 64
+"""Keys of which a set costs less than a dozen calls of NumPy."""
 _HALF: Final = np.uint64(32)
 _LOW_HALF: Final = np.uint64(2**32 - 1)
 _EACH_BYTE: Final = np.uint64(0x0101_0101_0101_0101)
@@ -86,12 +88,13 @@ class KeyTable:
         looking = np.arange(len(keys))
         while len(looking):
             alike = np.flatnonzero(self._hold(buckets, tags))
-            there = buckets.take(alike)
-            rows, slots = np.nonzero(self._tags[there] == tags.take(alike)[:, np.newaxis])
-            numbers = self._numbers[there[rows] * _SLOTS + slots].astype(np.int64)
-            asked = looking[alike[rows]]
-            same = (self._keys[numbers] == keys[asked]).all(axis=1)
-            found[asked[same]] = numbers[same]
+            if len(alike):
+                there = buckets.take(alike)
+                rows, slots = np.nonzero(self._tags[there] == tags.take(alike)[:, np.newaxis])
+                numbers = self._numbers[there[rows] * _SLOTS + slots].astype(np.int64)
+                asked = looking[alike[rows]]
+                same = (self._keys[numbers] == keys[asked]).all(axis=1)
+                found[asked[same]] = numbers[same]
             full = np.flatnonzero(self._used.take(buckets) == _SLOTS)
             onward = full[found[looking[full]] < 0]
             looking, tags = looking.take(onward), tags.take(onward)
@@ -183,6 +186,8 @@ def _may_repeat(sums: Words) -> bool:
     Each writes its number into a cell; of two that are the same one at least finds another number there. So a repeat is
     among those that lost their cell: of the one that has it, or of one another.
     """
+    if len(sums) <= _FEW:
+        return len(set(sums.tolist())) < len(sums)
     bits = max(1, (4 * len(sums)).bit_length())
     cells = (sums >> np.uint64(64 - bits)).astype(np.int64)
     numbers = np.arange(len(sums), dtype=np.uint32)

@@ -166,6 +166,8 @@ class ReportIndex:
     def _beyond(self, left: _Pass, new: Mask) -> Mask:
         """Return which new reports are more than their leaf or the window may have: no set could hold them."""
         beyond, places = np.zeros(len(new), dtype=np.bool_), np.flatnonzero(new)
+        if len(self) + len(places) <= min(MAX_REPORTS_PER_LEAF, MAX_REPORTS_PER_WINDOW) or not len(places):
+            return beyond  # Also if all of them were of one leaf.
         leaves = _leaves(left.ids.take(places, axis=0))
         come = np.bincount(leaves, minlength=SET_LEAVES)
         if len(self) + len(places) > MAX_REPORTS_PER_WINDOW:
@@ -225,10 +227,11 @@ class ReportIndex:
     def _take(self, selected: _Pass, slots: Places) -> None:
         """Give row numbers to instalments, each of another report; a slot below 0 is a new report."""
         new = slots < 0
-        fresh = selected.only(new)
-        slots[new] = self._ids.add(fresh.ids, fresh.id_sums)
-        self._leaves += np.bincount(_leaves(fresh.ids), minlength=SET_LEAVES)
-        self._certificates.add(fresh.certificates, fresh.certificate_sums)
+        if new.any():
+            fresh = selected.only(new)
+            slots[new] = self._ids.add(fresh.ids, fresh.id_sums)
+            self._leaves += np.bincount(_leaves(fresh.ids), minlength=SET_LEAVES)
+            self._certificates.add(fresh.certificates, fresh.certificate_sums)
         for round_number in np.flatnonzero(np.bincount(selected.rounds)).tolist():
             here = np.flatnonzero(selected.rounds == round_number)
             self._number(round_number, slots.take(here))
