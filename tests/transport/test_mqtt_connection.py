@@ -2,7 +2,7 @@
 
 import asyncio
 import gc
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -105,3 +105,23 @@ async def test_a_topic_that_the_broker_refuses_is_an_error_and_not_silence() -> 
     ):
         with pytest.raises(aiomqtt.MqttError, match=r"not authorised.*1 of 2 topics"):
             await connection.subscribe([("own", 1), ("another's", 1)])
+
+
+async def test_who_waits_for_messages_is_woken_twelve_times_between_two_pings(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept, waited = list[float](), asyncio.Event()
+
+    async def sleep(seconds: float, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep) -> None:
+        if seconds >= 1:
+            slept.append(seconds)
+            waited.set()
+        await sleep(seconds)
+
+    monkeypatch.setattr(asyncio, "sleep", sleep)
+    async with (
+        asyncio.timeout(30),
+        broker(CONNACK, asyncio.Event()) as endpoint,
+        MqttConnection(endpoint, identifier="c", arrived=lambda _: True, keepalive=60),
+    ):
+        await waited.wait()
+
+    assert slept == [5.0]

@@ -34,6 +34,8 @@ _REFUSED: Final = 0x80
 """The return code of a topic that a broker does not grant (MQTT 3.1.1, section 3.9.3)."""
 _MOST_UNSENT: Final = 65_535
 """Acknowledgements that a broker may leave unread: the number of packet ids."""
+_LOOKS_A_PING: Final = 12
+"""A ping, or the end of waiting for its answer, comes late by this part of the time between two at most."""
 _FIRST_RETRY_S: Final = 0.2
 _LONGEST_RETRY_S: Final = 5.0
 _ResultT = TypeVar("_ResultT")
@@ -42,12 +44,12 @@ _ResultT = TypeVar("_ResultT")
 class MqttConnection(aiomqtt.Client):
     """aiomqtt with an immediate end, bounds, and acknowledgements by the caller where wanted (decisions 11 and 31).
 
-    It mends five faults of the library. The library acknowledges on receipt, so a crash loses the messages in its
+    It mends six faults of the library. The library acknowledges on receipt, so a crash loses the messages in its
     queue. When a connection is lost, its callers wait for acknowledgements that cannot come. A cancelled connect leaves
     its socket and a task behind. It watches sockets by file descriptor, which may belong to another socket when the
     event loop runs the callback. And it buffers any packet that a broker announces, up to 256 MiB: here a
     `PacketReader` reads the bytes, messages go straight to `arrived`, and the library gets the small packets it waits
-    for.
+    for. And it wakes a vehicle each second to look whether a ping is due.
     """
 
     def __init__(
@@ -182,6 +184,10 @@ class MqttConnection(aiomqtt.Client):
             self._loop.add_reader(sock.fileno(), self._read)
         else:
             self._loop.remove_reader(sock.fileno())
+
+    async def _misc_loop(self) -> None:
+        while not self._client.loop_misc():  # noqa: ASYNC110 - the library's loop; its code of success is 0.
+            await asyncio.sleep(self._keepalive / _LOOKS_A_PING)
 
     def _on_socket_open(self, client: Any, userdata: Any, sock: Any) -> None:
         # Runs in the thread that connects.
