@@ -126,10 +126,13 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
 
 
 def _response_keys(plan: Plan) -> Iterator[str]:
-    """Yield the keys with which a question file asks for randomized answers, if the way is one of these."""
+    """Yield the keys with which a question file asks for randomized answers, if the way is one of these.
+
+    Noise is that of the file's epsilon, whose usual kind of several windows errs more where few are asked.
+    """
     design = plan.design
     if design.local_epsilon is not None:
-        once = f"; [schedule] one_in = {plan.one_in}" if plan.one_in > 1 else ""
+        once = f'; [schedule] one_in = {plan.one_in}; [release] kind = "geometric"' if plan.one_in > 1 else ""
         law = f'[mechanism] kind = "{design.kind.name}", epsilon_local = "{design.local_epsilon:.6g}"'
         yield f'In a question file: mode = "response"; {law}{once}.'
 
