@@ -56,6 +56,8 @@ def test_answers_of_a_question(document: Callable, kept: object) -> None:  # noq
     assert all(one["low"] <= one["estimate"] <= one["high"] for one in found["answers"] + smooth["answers"])
     assert {one["question"] for one in found["answers"]} >= {"sum", "readable"}
     assert {one["question"] for one in smooth["answers"]} == {"smooth"}
+    assert {one["level"] for one in found["answers"] + smooth["answers"]} == {"19/20"}
+    assert "independent steps of standard deviation 3" in smooth["answers"][0]["assumes"]
     assert found["missing"] == {"2": "paused"}
     assert (change["answers"][0]["estimate"], change["written"]) == (18, "t.csv")
 

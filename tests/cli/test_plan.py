@@ -309,6 +309,7 @@ def test_a_single_window_is_compared_too(fleetcount: Callable) -> None:
         (["--levels", "1,2", "--level", "0.9"], "--level changes no walk, allowed: without --levels"),
         (["--levels", "1,2", "--no-total"], "--no-total changes no walk"),
         (["--levels", "1,2", "--every", "2 h"], "--every changes no walk"),
+        (["--windows", "401", "--every", "1 d"], "--windows is 401, allowed so far apart: 1 to 400, within 400 days"),
     ],
 )
 def test_a_comparison_that_cannot_be_is_refused(fleetcount: Callable, words: list[str], said: str) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyproj
 import pytest
 from fleetcount.read.records import save_record
+from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.fields import Participants
 from fleetcount_protocol.question.question import Question, encode_signed_question
@@ -23,7 +24,7 @@ from fleetcount_protocol.window.domain import SquareGrid
 from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.frame import Frame
 
-from tests.support.protocol_samples import signing_key, statement
+from tests.support.protocol_samples import signing_key
 from tests.support.question_samples import DAILY, GAUSSIAN, one_round_question, sign_everywhere, window_record
 
 GRID = SquareGrid(x0=Fraction(0), y0=Fraction(0), size=Fraction(250), columns=3, rows=2)
@@ -142,7 +143,7 @@ def test_a_program_gets_the_rows_that_a_terminal_has_no_room_for(
     assert [row["estimate"] for row in rows] == [raw(0, cell) for cell in range(1, 7)]
 
 
-def test_a_table_says_how_sure_it_is_and_what_is_missing(export: Callable) -> None:
+def test_a_table_says_how_sure_it_is_what_all_of_it_tells_and_what_is_missing(export: Callable, kept: Records) -> None:
     said = export("--output", "q.csv").out
 
     lines = Path("q.csv").read_text().splitlines()
@@ -151,7 +152,9 @@ def test_a_table_says_how_sure_it_is_and_what_is_missing(export: Callable) -> No
     assert "wrote q.csv: 4 windows; missing: window 2" in said
     assert about["missing"] == {"2": "paused"}
     assert about["level"] == "19/20"
-    assert about["statement"] == [f"{one.audience}, {one.neighbours}: {one.sentence}" for one in statement()]
+    views = question_views(kept.question.design, kept.question.shape, kept.question.delta)
+    assert about["statement"] == [f"{one.audience}, {one.neighbours}: {one.sentence}" for one in views]
+    assert "for a change of all answers of one certificate to the question" in about["statement"][2]
     assert [(int(row["window_index"]), int(row["cell"]), int(row["raw"])) for row in rows] == [
         (window, cell, raw(window, cell)) for window in RELEASED for cell in range(1, 7)
     ]

@@ -1,21 +1,24 @@
 """Plans keep their targets, say what they cost, and warn; solvers are inverses of the losses."""
 
+import functools
 import itertools
 import json
 import math
-from collections import Counter
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fleetcount_mechanisms.answers import Truth
+from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.noise import OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import sampling_sd
 from fleetcount_mechanisms.planning import (
+    Plan,
     crossover_share,
     local_sampling_rate,
     plan_question,
@@ -72,6 +75,15 @@ def test_the_smallest_count_seen_is_the_first_that_both_errors_leave_apart_from_
     assert plan_sampling(5, 1, Fraction(1)).smallest_count_seen is None
 
 
+def mistaken(noise: TwoSidedNoise | OneSidedNoise, aggregators: int, count: int) -> float:
+    """Return the larger chance of taking 0 for the count and the count for 0, by the best threshold."""
+    least = -300 if isinstance(noise, TwoSidedNoise) else 0
+    one = np.exp(-float(noise.epsilon) * np.abs(np.arange(least, 301)))
+    chances = functools.reduce(np.convolve, [one / one.sum()] * aggregators)
+    drawn = np.arange(least * aggregators, 300 * aggregators + 1)
+    return float(min(max(chances[drawn >= t].sum(), chances[drawn < t - count].sum()) for t in range(count + 2)))
+
+
 @pytest.mark.parametrize("level", [Fraction(95, 100), Fraction(999, 1000), Fraction(999_999, 1_000_000)])
 @pytest.mark.parametrize("noise", [TwoSidedNoise, OneSidedNoise])
 def test_the_smallest_count_seen_is_mistaken_as_rarely_as_its_level_says(
@@ -80,22 +92,22 @@ def test_the_smallest_count_seen_is_mistaken_as_rarely_as_its_level_says(
     smallest = plan_question(20_000, Truth(4), Fraction(1), noise=noise, level=level).smallest_count_seen
     law = plan_question(20_000, Truth(4), Fraction(1), noise=noise).design.noise
 
-    draws = range(-150 if noise is TwoSidedNoise else 0, 151)
-    one = [math.exp(-float(law.parameters["epsilon"]) * abs(z)) for z in draws]
-    both = Counter[int]()
-    for (a, first), (b, second) in itertools.product(zip(draws, one, strict=True), repeat=2):
-        both[a + b] += first * second / sum(one) ** 2
-    sums = sorted(both)
-
-    def mistaken(count: int) -> float:
-        """Return the larger chance of taking 0 for the count and the count for 0, by the best threshold."""
-        above, below = (lambda t: sum(both[z] for z in sums if z >= t)), (lambda t: sum(both[z] for z in sums if z < t))
-        return min(max(above(t), below(t - count)) for t in range(count + 2))
-
+    assert isinstance(law, noise)
     assert smallest is not None
-    assert mistaken(smallest) <= 1 - level
+    assert mistaken(law, 2, smallest) <= 1 - level
     if level > Fraction(95, 100):
-        assert mistaken(smallest - 1) > 1 - level
+        assert mistaken(law, 2, smallest - 1) > 1 - level
+
+
+@pytest.mark.parametrize("aggregators", [3, 4, 5])
+def test_a_small_count_is_seen_through_the_noises_of_several_aggregators_as_well(aggregators: int) -> None:
+    for epsilon, level in itertools.product((2, 3, 4, 7), map(Fraction, ("0.9", "0.95", "0.99", "0.999"))):
+        noise = TwoSidedNoise(Fraction(epsilon))
+        design = Design(answer=Truth(4), noise=noise, values=4, aggregators=aggregators)
+        smallest = Plan(devices=20_000, design=design, level=level).smallest_count_seen
+
+        assert smallest is not None
+        assert mistaken(noise, aggregators, smallest) <= 1 - level, (epsilon, level)
 
 
 def test_a_plan_warns_of_what_it_reveals_and_of_what_it_cannot_see() -> None:

@@ -28,6 +28,7 @@ from tests.site.publish.test_site import (
     test_the_slider_the_line_and_the_table_show_one_window,
 )
 from tests.site.publish.test_sums import adding, test_the_interval_of_a_sum_is_that_of_python
+from tests.site.test_pages import test_a_window_between_gaps_is_drawn_with_its_interval
 from tests.site.test_pages import written as written_page
 from tests.site.test_records_in_a_page import (
     reader,
@@ -63,6 +64,7 @@ __all__ = [
     "test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard",
     "test_a_release_page_is_made_from_the_signed_bytes",
     "test_a_report_from_a_file_draws_its_map_and_breaks_no_rule",
+    "test_a_window_between_gaps_is_drawn_with_its_interval",
     "test_all_cells_together_are_shown_by_the_signed_total",
     "test_every_good_record_is_read_as_python_reads_it",
     "test_every_good_window_is_read_with_its_labels",

@@ -34,8 +34,6 @@ LARGEST_ONCE: Final = Fraction(10)
 """The largest loss of one answer that a question allows."""
 _ONCE_NOISE: Final = TwoSidedNoise(Fraction(10))
 """The weakest noise that a question allows: what is asked of few devices is multiplied by many."""
-_LOCAL_NOISE: Final = TwoSidedNoise(Fraction(1))
-"""Noise of the aggregators on randomized answers: it hides the number of devices; the promise does not need it."""
 
 
 class Threat(Enum):
@@ -91,7 +89,11 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
         MechanismError: devices or values below 1, epsilon not in (0, 700], or delta not in (0, 1).
     """
     found, plain = list[Compared](), Spread(levels=Levels(values)) if spread is None else spread
-    for name, threat, unit, answer, law in _ways(values, sum(shapes["window"].units)):
+    windows, single = sum(shapes["window"].units), isinstance(plain, Spread) and plain.levels.count == 1
+    ways = list(_ways(values, windows))
+    if single and (local := _local(values, shapes["window"], epsilon, delta)) is not None:
+        ways.append(("response", Threat.NONE_TRUSTED, None, local, TwoSidedNoise if windows == 1 else GaussianNoise))
+    for name, threat, unit, answer, law in ways:
         parts = plain if isinstance(plain, Spread) else plain(law)
         equal = isinstance(plain, Spread) and not set(parts.ratios) - {1}
         if kind_of(answer).form is not AnswerForm.TRUTH and not equal:
@@ -106,14 +108,7 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
             continue
         plan = Plan(devices=devices, design=opened.design(answer, noise, aggregators), level=level)
         found.append(Compared(name=name, threat=threat, unit=unit, plan=plan))
-    if not isinstance(plain, Spread) or plain.levels.count > 1:
-        return tuple(found)
-    local = _local(values, shapes["window"], epsilon, delta)
-    if local is not None:
-        design = Design(answer=local, noise=_LOCAL_NOISE, values=values, aggregators=aggregators)
-        plan = Plan(devices=devices, design=design, level=level)
-        found.append(Compared(name="response", threat=Threat.NONE_TRUSTED, unit=None, plan=plan))
-    if one_in > 1 and shapes["window"].windows > 1:
+    if single and one_in > 1 and shapes["window"].windows > 1:
         once = _rotated(devices, values, -(-shapes["window"].windows // one_in), epsilon, aggregators, level, one_in)
         if once is not None:
             found.append(once)

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations, pairwise
-from math import erf, exp, expm1, sqrt
+from math import ceil, erf, exp, expm1, sqrt
 from typing import Final
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw
@@ -330,9 +330,8 @@ class Plan:
         design = self.design
         if not isinstance(design.noise, TwoSidedNoise | OneSidedNoise):
             return 0.0
-        # In units of its standard deviation the noise of two aggregators has the longest tails.
-        unit = sqrt(max(0.0, self.sd(0) ** 2 - self._coins(0)) / (2 * design.noise.draw_variance))
-        return _half_apart(design.noise, float(1 - self.level)) * unit
+        unit = sqrt(max(0.0, self.sd(0) ** 2 - self._coins(0)) / (design.aggregators * design.noise.draw_variance))
+        return _half_apart(design.noise, design.aggregators, float(1 - self.level)) * unit
 
 
 def plan_sampling(
@@ -402,11 +401,13 @@ def _warnings(plan: Plan) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _half_apart(noise: TwoSidedNoise | OneSidedNoise, tail: float) -> float:
-    """Return half the distance of two counts under the noises of two aggregators that are told apart but for a tail.
+def _half_apart(noise: TwoSidedNoise | OneSidedNoise, aggregators: int, tail: float) -> float:
+    """Return half the distance of two counts under the noises of aggregators that are told apart but for a tail.
 
-    The least t with P[Z >= t] <= tail, q = exp(-epsilon): q^t (1 + (1-q) t) one-sided, where the lower side is sure;
-    two-sided q^t ((1-q) t + q + (1+q^2)/(1+q))/(1+q)^2, where a threshold in the middle is crossed from both sides.
+    Of two aggregators the least t with P[Z >= t] <= tail, q = exp(-epsilon): q^t (1 + (1-q) t) one-sided, where the
+    lower side is sure; two-sided q^t ((1-q) t + q + (1+q^2)/(1+q))/(1+q)^2, where a threshold in the middle is crossed
+    from both sides. In units of its standard deviation their noise has the longest tails; that of more is a whole
+    number too.
     """
     rate = exp(-noise.epsilon)
     first, whole = (1.0, 1.0)
@@ -419,7 +420,8 @@ def _half_apart(noise: TwoSidedNoise | OneSidedNoise, tail: float) -> float:
         middle = (low + high) // 2
         beyond = rate**middle * ((1 - rate) * middle + first) > tail * whole
         low, high = (middle, high) if beyond else (low, middle)
-    return high - 0.5 if isinstance(noise, TwoSidedNoise) else high / 2
+    reach = ceil(high * sqrt(aggregators / 2))
+    return reach - 0.5 if isinstance(noise, TwoSidedNoise) else reach / 2
 
 
 def _normal_quantile(level: Fraction) -> float:

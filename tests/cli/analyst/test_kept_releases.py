@@ -7,6 +7,7 @@ from pathlib import Path
 
 import fleetcount as fc
 import matplotlib as mpl
+import numpy as np
 import pytest
 from fleetcount.keys.party_files import reader_toml
 from fleetcount.read.records import record_path
@@ -104,7 +105,25 @@ def test_a_cell_over_time_has_its_band(question: fc.Releases) -> None:
     assert cell.to_pandas()["raw"].tolist() == [raw(window, 2) for window in RELEASED]
     assert axes.get_ylabel() == "devices, with 95 % intervals"
     assert len(axes.collections) == 1
+    drawn = np.asarray(axes.lines[0].get_ydata(), dtype=float)
+    assert np.isnan(drawn).tolist() == [False, False, True, False, False], "no line goes over the missing window"
     assert cell.plot(ax=axes) is axes
+    pyplot.close(axes.figure)
+
+
+def test_a_cell_of_one_window_is_drawn_with_its_interval(records: Records, tmp_path: Path) -> None:
+    mpl.use("agg")
+    from matplotlib import pyplot
+
+    made = Records(tmp_path / "one", records.question)
+    made.add([3])
+    cell = fc.read_releases(made.directory).cell("1,0")
+
+    axes = cell.plot()
+
+    [(low, high)] = zip(cell.columns["low"], cell.columns["high"], strict=True)
+    (line,) = axes.collections[-1].get_segments()  # type: ignore[attr-defined] # what vlines makes
+    assert line[:, 1].tolist() == [low, high]
     pyplot.close(axes.figure)
 
 

@@ -95,6 +95,12 @@ def test_a_plan_is_seen_in_words_in_a_table_and_in_a_picture() -> None:
 
     assert str(planned).startswith("100,000 devices, 4 values, 2 aggregators, epsilon 1, sampling")
     assert "are told apart from 0 at 95 %" in str(planned)
+    # As the command shows it: exact, where it has more than six digits.
+    assert (
+        str(fc.plan(**GOOD | {"sampling_rate": "0.1234567"}))
+        .partition(":")[0]
+        .endswith("sampling rate 0.123457 (1234567/10000000)")
+    )
     assert "896 to 1,114" in planned._repr_html_()
     assert len(planned.statement.sentences) == 2
     assert axes.get_xscale() == "log"

@@ -1,11 +1,15 @@
 """What lies beside the pages of a published site: feeds that name every window, and tables of the same numbers."""
 
 import json
+from html import escape
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from fleetcount.question.files import promise_words
+from fleetcount.read.records import question_of_records
+from fleetcount_mechanisms.accounting.question_statement import question_views
 
 from tests.site.publish.conftest import COLUMNS, RELEASED, ROWS
 
@@ -20,6 +24,19 @@ def test_feeds_name_every_window_by_its_digest(site: Path) -> None:
     assert ids == [one["id"] for one in feed["items"]]
     assert len({*ids, atom.findtext(f"{name}id")}) == len(RELEASED) + 1, "the feed has a name of its own"
     assert feed["items"][0]["url"] == f"release.html#{RELEASED[-1]}"
+
+
+def test_pages_and_feeds_say_what_all_windows_together_tell(site: Path, kept: Path) -> None:
+    question = question_of_records(kept / "map").question
+    lead, *more = promise_words(question)
+    views = question_views(question.design, question.shape, question.delta)
+
+    for name in ("index.html", "map/index.html", "map/feed.json"):
+        assert escape(lead) in (site / name).read_text(), name
+    page = (site / "map/index.html").read_text()
+    assert all(escape(words) in page for words in (*more, *(one.sentence for one in views)))
+    # A release of one window says what it tells itself.
+    assert "whoever reads this release" in (site / "speed/index.html").read_text()
 
 
 @pytest.mark.nightly

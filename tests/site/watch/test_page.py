@@ -98,7 +98,7 @@ def test_shares_are_others_at_every_load_and_the_answer_stays(
 
     assert all(len({one[place] for one in seen}) == 3 for place in range(3))
     assert len({one[3] for one in seen}) == 1
-    assert "p = 25 %" in seen[0][3]
+    assert "p = 1/4." in seen[0][3]
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), pytest.param(400, "dark", marks=pytest.mark.nightly)])

@@ -95,6 +95,11 @@ def draw_band(
     values, lower, upper = _same_length(len(places), estimate, low, high)
     colour = PALETTE[len(axes.lines) % len(PALETTE)]
     axes.fill_between(places, lower, upper, color=colour, alpha=0.18, linewidth=0)
+    beside = np.isfinite(np.concatenate([[np.nan], values, [np.nan]]))
+    # A band is drawn from place to place: one between gaps has a line in its stead.
+    alone = beside[1:-1] & ~beside[:-2] & ~beside[2:]
+    if alone.any():
+        axes.vlines(places[alone], lower[alone], upper[alone], color=colour, alpha=0.4, linewidth=3)
     axes.plot(places, values, color=colour, marker="o", markersize=3.5, label=drawable(label))
     axes.set(xlabel=x_label, ylabel=unit)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
+from math import nan
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -373,7 +374,9 @@ class CellHistory(Tabular):
         return self.columns
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the estimates over time with the band of their intervals; return the axes.
+        """Draw the estimates over time with the band of their intervals, a window without a release as a gap.
+
+        Returns the axes.
 
         Raises:
             MissingPackageError: matplotlib is not installed.
@@ -382,18 +385,29 @@ class CellHistory(Tabular):
         # Matplotlib is optional: `axes_for` has said so where it is missing.
         from fleetcount_analysis.figures.axes import draw_band
 
+        opens, estimate, low, high = zip(*self._rows_and_gaps(), strict=True)
         draw_band(
             axes,
-            self.columns["opens"],
-            estimate=self.columns["estimate"],
-            low=self.columns["low"],
-            high=self.columns["high"],
+            opens,
+            estimate=estimate,
+            low=low,
+            high=high,
             label=self.label,
             x_label="window opens (UTC)",
             unit=f"devices, with {level_text(self.level)} intervals",
         )
         axes.set_title(f"cell {self.label}")
         return axes
+
+    def _rows_and_gaps(self) -> Iterator[tuple[datetime, float, float, float]]:
+        """Yield time, estimate and ends of every window, and between two that do not follow a row that is no number."""
+        before = None
+        names = ("window_index", "opens", "estimate", "low", "high")
+        for index, opens, *numbers in zip(*(self.columns[name] for name in names), strict=True):
+            if before is not None and index != before + 1:
+                yield opens, nan, nan, nan
+            before = index
+            yield opens, *numbers
 
     def __repr__(self) -> str:
         return f"<CellHistory {self.label!r} of {len(self.columns['window_index'])} windows>"

@@ -395,6 +395,12 @@ def number_errors(design: Design) -> dict[str, dict[int, float]]:
     return {name: errors for name, errors in found.items() if errors}
 
 
+def exact_text(value: Fraction) -> str:
+    """Return a number for people: six digits, and the exact one where it has more."""
+    text = f"{float(value):.6g}"
+    return text if Fraction(text) == value else f"{text} ({value})"
+
+
 def shares_text(levels: Levels, shares: Sequence[Fraction]) -> str:
     """Return zooms and shares as keys of a question file's [release], exact ones."""
     parts = ", ".join(f'"{float(one):g}"' if Fraction(f"{float(one):g}") == one else f'"{one}"' for one in shares)
@@ -502,7 +508,7 @@ def round_counts(devices: int) -> list[int]:
 def title_of(planned: Plan) -> str:
     """Return the plan's title: devices, values, aggregators, epsilon and mechanism in a line."""
     design, delta = planned.design, views_of(planned.design)[0].delta
-    how = f"sampling rate {float(design.exposure):g}" if design.rounds == 2 else f"mechanism {design.name}"
+    how = f"sampling rate {exact_text(design.exposure)}" if design.rounds == 2 else f"mechanism {design.name}"
     lost = epsilon_of(design)
     epsilon = "without bound" if lost is None else f"{lost.normalize():f}"
     return (

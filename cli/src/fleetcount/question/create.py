@@ -128,8 +128,8 @@ def _create(spec: Path, output: Path, epsilon: Fraction | None, explain: bool) -
             follows, alone = (f"{sd_of_cell(design):,.1f}" for design in both)
             asked = "followed" if made.design.noise == both[0].noise else "alone"
             click.echo(
-                f"error of an empty cell: {follows} if such questions follow one another, {alone} for one alone"
-                f" (release.followed); asked: {asked}"
+                f"error of an empty cell as released: {follows} if such questions follow one another, {alone} for one"
+                f" alone (release.followed); asked: {asked}"
             )
     click.echo(f"wrote {output}, {output.with_suffix('.json')} and {seed_path(output)}")
 

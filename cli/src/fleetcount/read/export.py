@@ -93,7 +93,7 @@ def export(records: Path, output: Path | None, kind: str | None, zoom: int, as_j
     if output is not None:
         lines.append(_written(kept, output, kind or _FORMATS[output.suffix], questions["windows"]))
     missing = {str(index): reason for index, reason in sorted(kept.table.missing.items())}
-    rows = [row for _, row in told if row is not None]
+    rows = [{"level": str(kept.table.level)} | row for _, row in told if row is not None]
     found: dict[str, Any] = {"question": kept.question.name, "missing": missing, "answers": rows}
     found |= {} if kept.question.one_in == 1 else {"one_in": kept.question.one_in}
     show(found | ({} if output is None else {"written": str(output)}), lines, as_json=as_json)
@@ -195,13 +195,13 @@ def _averages(kept: KeptTable, quantiles: Sequence[Fraction], windows: str | Non
     for q in quantiles:
         found = opened.quantile(q)
         high = None if math.isinf(found.high) else found.high
-        asked = {"question": "quantile", "q": str(q), "windows": over, "level": str(found.level)}
+        asked = {"question": "quantile", "q": str(q), "windows": over}
         row = asked | {"estimate": found.estimate, "low": found.low, "high": high, "unit": found.unit}
         yield f"quantile {decimal_text(q)} {where}: {found}", row
     if mean:
         average = opened.mean()
         ends = {"estimate": average.estimate, "low": average.low, "high": average.high}
-        asked = {"question": "mean", "windows": over, "level": str(average.level), "unit": opened.unit}
+        asked = {"question": "mean", "windows": over, "unit": opened.unit}
         unit = f", in {opened.unit}" * bool(opened.unit)
         yield f"mean {where}{unit}: {average}", asked | ends
         if opened.design.levels.weighted:
@@ -222,7 +222,6 @@ def _row(answer: Answer) -> dict[str, Any]:
         "estimate": answer.estimate,
         "low": answer.low,
         "high": answer.high,
-        "level": str(answer.level),
         "together": answer.together,
         **({"assumes": answer.assumes} if answer.assumes else {}),
     }
@@ -301,6 +300,7 @@ def _smooth(kept: KeptTable, text: str) -> Iterator[Told]:
     except ValueError as error:
         raise UsageError(f"--smooth {str(error)[:160]}: a cell and a step, as in 4,2.5") from None
     curve, table = smoothed(kept.table, [cell], change_sd=float(change)), kept.table
+    model = {"assumes": curve.model}
     yield f"cell {cell} ({table.labels[cell - 1]}) over time; {curve.model}", None
     yield "a standard error holds if the model does; it is no interval of the release, which stands behind it", None
     rows = zip(table.windows.tolist(), curve.values[:, 0].tolist(), curve.standard_errors[:, 0].tolist(), strict=True)
@@ -310,7 +310,7 @@ def _smooth(kept: KeptTable, text: str) -> Iterator[Told]:
         raw = f"released {released:,.1f}, {level_text(kept.table.level)} interval {interval_text(released, low, high)}"
         ends = {"estimate": float(released), "low": low, "high": high}
         known = {"question": "smooth", "cell": cell, "window": window, "smoothed": value, "standard_error": spread}
-        yield f"window {window}: smoothed {value:,.1f}, standard error {spread:,.1f}; {raw}", known | ends
+        yield f"window {window}: smoothed {value:,.1f}, standard error {spread:,.1f}; {raw}", known | ends | model
 
 
 def _pair(text: str, kept: KeptTable) -> tuple[int, int]:

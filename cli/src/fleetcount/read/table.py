@@ -24,6 +24,8 @@ from fleetcount_analysis.answers import (
 from fleetcount_analysis.answers.places import PartPlaces, Places
 from fleetcount_analysis.errors import RangeError
 from fleetcount_analysis.places import PLACED, can_place, to_degrees
+from fleetcount_mechanisms.accounting.question_statement import question_views
+from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.release.record import ReleaseRecord
@@ -167,7 +169,8 @@ def table_of(
     for record in records:
         if not counts:
             labels = level_numbers(question.design, [cell.label for cell in record.cells], zoom)
-            statement = tuple(f"{view.audience}, {view.neighbours}: {view.sentence}" for view in record.statement)
+            views = statement_about(question, record)
+            statement = tuple(f"{view.audience}, {view.neighbours}: {view.sentence}" for view in views)
         opened.append(opened_numbers(record))
         counts.append(_counts(question, record, table_numbers(question.design, opened[-1], zoom)))
         devices += [] if record.participants is None else [record.participants.raw]
@@ -179,6 +182,13 @@ def table_of(
     table = replace(table, one_in=question.one_in)
     kept = tuple(opened)
     return KeptTable(question=question, table=table, participants=tuple(devices) or None, opened=kept, zoom=zoom)
+
+
+def statement_about(question: Question, record: ReleaseRecord) -> tuple[AdversaryView, ...]:
+    """Return what can be learnt of one device from all releases of a question, of one window as its record says it."""
+    if question.schedule.windows == 1:
+        return record.statement
+    return question_views(question.design, question.shape, question.delta)
 
 
 def opened_in(kept: KeptTable, windows: Iterable[int]) -> OpenedNumbers:

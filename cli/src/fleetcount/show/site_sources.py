@@ -4,7 +4,7 @@ Reads files and fills entries; what a page looks like is `fleetcount_site`'s.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +26,7 @@ from fleetcount_analysis.answers.table import QuestionTable, each_alone
 from fleetcount_analysis.errors import ExportError
 from fleetcount_analysis.places import to_degrees
 from fleetcount_data.streets import BOLOGNA_EPSG, BOLOGNA_OFFSET, bologna_streets
+from fleetcount_mechanisms.statement import AdversaryView
 from fleetcount_mechanisms.statement_words import plain_sentences
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
@@ -40,11 +41,11 @@ from fleetcount_site.publish.entry import Entry, PinnedKey, WindowEntry
 from fleetcount_site.publish.site import write_record
 
 from fleetcount.command.options import read_text
-from fleetcount.question.files import asked_words
+from fleetcount.question.files import asked_words, promise_words
 from fleetcount.read.averages import opened_numbers, opened_of
 from fleetcount.read.records import QUESTION_FILE, Chain, kept_records, question_of_records
 from fleetcount.read.report import numbers_text
-from fleetcount.read.table import KeptTable, opened_in, place_note, places_of, table_of
+from fleetcount.read.table import KeptTable, opened_in, place_note, places_of, statement_about, table_of
 
 Trusted = Mapping[AggregatorId, TrustedAggregator]
 
@@ -138,8 +139,8 @@ def _question(source: Source, folder: Path) -> Entry:
     return Entry(
         slug=source.slug,
         title=question.name,
-        plain=(*_plain(first[0]), *(f"{words[0].upper()}{words[1:]}." for words in asked_words(question))),
-        statement=tuple(_statement(first[0])),
+        plain=(*_promised(question, first[0]), *(f"{words[0].upper()}{words[1:]}." for words in asked_words(question))),
+        statement=tuple(_statement(statement_about(question, first[0]))),
         windows=tuple(windows),
         **_as_signed(kept.table),
         places=places,
@@ -168,7 +169,7 @@ def _release(source: Source, folder: Path) -> Entry:
         slug=source.slug,
         title=window.name,
         plain=_plain(record),
-        statement=tuple(_statement(record)),
+        statement=tuple(_statement(record.statement)),
         windows=(_window(record),),
         **_as_signed(table),
         places=places,
@@ -194,7 +195,8 @@ def _single_table(record: ReleaseRecord) -> QuestionTable:
     outputs = table_numbers(window.design, opened_numbers(record), 0)
     counts = WindowCounts(index=0, opens=window.round_one_opens, unit=0, outputs=outputs)
     labels = level_numbers(window.design, [cell.label for cell in record.cells], 0)
-    return question_table(table_design(window.design, 0), window.release.level, labels, _statement(record), [counts])
+    said, level = _statement(record.statement), window.release.level
+    return question_table(table_design(window.design, 0), level, labels, said, [counts])
 
 
 def _as_signed(table: QuestionTable) -> dict[str, Any]:
@@ -206,13 +208,18 @@ def _as_signed(table: QuestionTable) -> dict[str, Any]:
     return {"table": each_alone(table), "joined": table, "several": table.design.levels.most > 1} | total
 
 
+def _promised(question: Question, record: ReleaseRecord) -> tuple[str, ...]:
+    # A site shows all windows: what one of them tells would be less than what its reader sees.
+    return _plain(record) if question.schedule.windows == 1 else promise_words(question)
+
+
 def _plain(record: ReleaseRecord) -> tuple[str, ...]:
     # A statement without a view of the public has no plain sentences; it stands for itself.
-    return plain_sentences(record.window.design, record.statement) or tuple(_statement(record)[:1])
+    return plain_sentences(record.window.design, record.statement) or tuple(_statement(record.statement)[:1])
 
 
-def _statement(record: ReleaseRecord) -> list[str]:
-    return [f"{view.audience[0].upper()}{view.audience[1:]}: {view.sentence}" for view in record.statement]
+def _statement(views: Iterable[AdversaryView]) -> list[str]:
+    return [f"{view.audience[0].upper()}{view.audience[1:]}: {view.sentence}" for view in views]
 
 
 def _window(record: ReleaseRecord) -> WindowEntry:

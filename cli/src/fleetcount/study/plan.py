@@ -26,6 +26,7 @@ from fleetcount.analyst.planning import (
     aims_of,
     answer_law,
     error_text,
+    exact_text,
     facing,
     half_widths,
     mean_errors,
@@ -281,8 +282,8 @@ def _show(  # how it is shown, by name
 
 def _head(planned: Plan) -> list[str]:
     design = planned.design
-    rate = f"sampling rate {_exact(design.exposure)}" if design.rounds == 2 else f"mechanism {design.name}"
-    parameters = ", ".join(f"{name} {_exact(value)}" for name, value in design.noise.parameters.items())
+    rate = f"sampling rate {exact_text(design.exposure)}" if design.rounds == 2 else f"mechanism {design.name}"
+    parameters = ", ".join(f"{name} {exact_text(value)}" for name, value in design.noise.parameters.items())
     if design.noise.epsilon is None:
         parameters = f"{design.noise.name}, {parameters} (sd {design.noise.draw_variance**0.5:.2f})"
     return [
@@ -295,11 +296,6 @@ def _head(planned: Plan) -> list[str]:
 def _at_delta(planned: Plan) -> str:
     delta = views_of(planned.design)[0].delta
     return f" (delta {delta:f})" if delta else ""
-
-
-def _exact(value: Fraction) -> str:
-    text = f"{float(value):.6g}"
-    return text if Fraction(text) == value else f"{text} ({value})"
 
 
 def _printed(row: tuple[int, float, int, int]) -> tuple[str, ...]:
@@ -329,7 +325,7 @@ def _refused(design: Design, limit: Fraction | None) -> list[str]:
     size = smallest_refused(design, limit)
     typical = "typical record with 19 in 20 devices in one cell is refused"
     words = f"no {typical}" if size is None else f"a {typical} from {size:,} devices on"
-    return ["", f"With largest_posterior {_exact(limit)} {words}."]
+    return ["", f"With largest_posterior {exact_text(limit)} {words}."]
 
 
 def _charged(design: Design) -> str:

@@ -31,7 +31,7 @@ from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread
 from fleetcount_mechanisms.planning import MEAN_OF, Plan
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS
+from fleetcount_protocol.limits import MAX_DRILL_DOWN_LEVELS, MAX_QUESTION_LIFETIME_S
 from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule
 from fleetcount_protocol.question.question import ONE_ANSWER_PERIOD_S
 from fleetcount_protocol.window.domain import PLACE_BITS
@@ -90,9 +90,13 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
     The first window opens at midnight UTC.
 
     Raises:
+        UsageError: more windows than fit into the longest question.
         MechanismError: no way keeps the promise.
     """
-    windows = asked.windows
+    windows, most = asked.windows, 1 + (MAX_QUESTION_LIFETIME_S - 1) // asked.every
+    if windows > most:
+        days = MAX_QUESTION_LIFETIME_S // DAY_S
+        raise UsageError(f"--windows is {windows}, allowed so far apart: 1 to {most:,}, within {days} days")
     schedule = Schedule(first=0, every_s=asked.every, windows=windows, round_one_s=1, round_two_s=0, expiry_s=DAY_S)
     units: dict[Unit, Coin] = {"window": Coin.WINDOW, "day": Coin.DAY, "question": Coin.QUESTION}
     shapes: dict[Unit, ScheduleShape] = {unit: schedule.shape(coin) for unit, coin in units.items()}
@@ -126,10 +130,13 @@ def compare_ways(asked: PlannedQuestion, output: Path | None, *, as_json: bool =
 
 
 def _response_keys(plan: Plan) -> Iterator[str]:
-    """Yield the keys with which a question file asks for randomized answers, if the way is one of these."""
+    """Yield the keys with which a question file asks for randomized answers, if the way is one of these.
+
+    Noise is that of the file's epsilon, whose usual kind of several windows errs more where few are asked.
+    """
     design = plan.design
     if design.local_epsilon is not None:
-        once = f"; [schedule] one_in = {plan.one_in}" if plan.one_in > 1 else ""
+        once = f'; [schedule] one_in = {plan.one_in}; [release] kind = "geometric"' if plan.one_in > 1 else ""
         law = f'[mechanism] kind = "{design.kind.name}", epsilon_local = "{design.local_epsilon:.6g}"'
         yield f'In a question file: mode = "response"; {law}{once}.'
 

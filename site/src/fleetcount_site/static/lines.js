@@ -34,6 +34,23 @@
     const say = (self) => {
       if (self.cursor.idx === null && marked >= 0) self.setLegend({ idx: marked });
     };
+    // A line goes from window to window: one between two gaps has a bar for its interval, and its estimate in it.
+    const bars = (self) => {
+      const [when, high, low, estimates] = self.data;
+      const half = 3 * devicePixelRatio,
+        y = (number) => self.valToPos(number, "y", true);
+      estimates.forEach((estimate, place) => {
+        if (estimate === null || [place - 1, place + 1].some((beside) => (estimates[beside] ?? null) !== null)) return;
+        const left = self.valToPos(when[place], "x", true) - half;
+        for (const [ends, colour] of [
+          [[y(high[place]), y(low[place])], ink("band")],
+          [[y(estimate) - half / 2, y(estimate) + half / 2], ink("s0")],
+        ]) {
+          self.ctx.fillStyle = colour;
+          self.ctx.fillRect(left, ends[0], 2 * half, ends[1] - ends[0]);
+        }
+      });
+    };
     const columns = (data) => [data.times, data.high, data.low, data.estimates];
     const plot = new window.uPlot(
       {
@@ -42,7 +59,7 @@
         tzDate: (seconds) => window.uPlot.tzDate(new Date(seconds * 1000), "UTC"),
         legend: { live: true },
         cursor: { drag: { x: false, y: false } },
-        hooks: { setCursor: [say] },
+        hooks: { setCursor: [say], draw: [bars] },
         scales: { y: { range: (self, low, high) => [Math.min(0, low), high > 0 ? high * 1.06 : 1] } },
         axes: [
           { ...axis, values: times },

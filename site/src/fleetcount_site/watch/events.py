@@ -92,7 +92,7 @@ class EventWriter:
                 "rounds": design.rounds,
                 "columns": domain.columns if isinstance(domain, SquareGrid) else 0,
                 "level": level_text(question.level),
-                "exposure": f"{float(100 * design.exposure):g} %",
+                "exposure": str(design.exposure),
                 "epsilon": str(epsilon_of(design)),
                 "cells": [{"value": one, "label": domain.label(one), **_ring(domain, one)} for one in by_cell],
                 "truths": self._truths,

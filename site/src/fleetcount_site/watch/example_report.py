@@ -114,7 +114,7 @@ class ExampleReport:
     def _sentence(self, places: Sequence[int]) -> str:
         """Return a sentence about what all aggregators together learn from the answer."""
         names = [self._label(place) for place in places]
-        rate = f"{float(100 * self._window.design.exposure):g} %"
+        rate = self._window.design.exposure
         if places == [0, 0]:
             answer = "Both rounds say none of them, as of any vehicle outside all cells and of some outside the sample."
         elif len(places) == 2 and places[0] == places[1]:
