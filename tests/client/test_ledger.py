@@ -367,7 +367,7 @@ def join(spool: Spool, question: Question, charges: Sequence[Charge], policy: Ow
     row = QuestionRow(
         question_id=question.question_id, name="", offer=b"", state=QuestionState.JOINED, changed_at=0.0, reason=""
     )
-    return QuestionRows(spool).join(row, charges, lambda ledger, more: ledger.judge(policy, more), 0.0)
+    return QuestionRows(spool).join(row, lambda _: charges, lambda ledger, more: ledger.judge(policy, more), 0.0)
 
 
 def test_a_drill_down_costs_as_many_windows_whatever_its_levels() -> None:

@@ -38,6 +38,7 @@ _PUT: Final = (
     "state=excluded.state,changed_at=excluded.changed_at,reason=excluded.reason,rule=excluded.rule"
 )
 """Of a row that keeps its length only the pages that differ are written: an offer has some thousand bytes."""
+_END: Final = "UPDATE questions SET state=?,changed_at=? WHERE device=? AND question_id=? AND state=?"
 
 
 class QuestionState(enum.Enum):
@@ -110,20 +111,24 @@ class QuestionRows:
     def join(
         self,
         row: QuestionRow,
-        charges: Sequence[Charge],
+        charges: Callable[[Ledger], Sequence[Charge] | PolicyRefusal],
         judge: Callable[[Ledger, Sequence[Charge]], PolicyRefusal | None],
         now: float,
         held: QuestionRow | None = None,
     ) -> PolicyRefusal | None:
         """Reserve all charges and write the question as joined in one transaction, if `judge` lets it, else as refused.
 
-        Units that something was sent for before keep their charge and are not judged again. What is `held` is not
-        written again.
+        `charges` says of the ledger as it stands what the question costs, or why no price would do. Units that
+        something was sent for before keep their charge and are not judged again. What is `held` is not written again.
         """
         failpoints.reach("before_reserve")
         with self._spool.change() as (connection, ledger):
-            new = [ledger.dated(charge) for charge in charges if charge.charge_id not in ledger]
-            refusal = judge(ledger, new)
+            new, refusal = list[Charge](), None
+            if isinstance(asked := charges(ledger), PolicyRefusal):
+                refusal = asked
+            else:
+                new = [ledger.dated(charge) for charge in asked if charge.charge_id not in ledger]
+                refusal = judge(ledger, new)
             if refusal is None:
                 for charge in new:
                     self._spool.insert_charge(connection, charge)
@@ -137,29 +142,51 @@ class QuestionRows:
         failpoints.reach("after_reserve")
         return refusal
 
-    def leave(
-        self,
-        row: QuestionRow,
-        keep: frozenset[bytes] = frozenset(),
-        change: "AbstractContextManager[tuple[sqlite3.Connection, Ledger]] | None" = None,
-    ) -> int:
+    def leave(self, row: QuestionRow, keep: frozenset[bytes] = frozenset()) -> int:
         """Write how a question stands and free its units, but those to `keep` and those that anything was sent for.
 
-        Returns how many were freed. It is a transaction of its own or, with `change`, a part of another one.
+        Returns how many were freed.
+        """
+        failpoints.reach("before_free")
+        with self._spool.change() as (connection, ledger):
+            freed = self._free(connection, ledger, row.question_id, keep)
+            connection.execute(_PUT, self._values(row))
+        failpoints.reach("after_free")
+        return freed
+
+    def end(
+        self,
+        question_id: QuestionId,
+        now: float,
+        change: "AbstractContextManager[tuple[sqlite3.Connection, Ledger]] | None" = None,
+    ) -> None:
+        """Write a question that is joined as ended and free the units that nothing was sent for.
+
+        It is a transaction of its own or, with `change`, a part of another one.
         """
         failpoints.reach("before_free")
         with change or self._spool.change() as (connection, ledger):
-            free = [
-                charge.charge_id
-                for charge in ledger.charges
-                if charge.question_id == row.question_id and not charge.sent and charge.charge_id not in keep
-            ]
-            for charge_id in free:
-                where = (self._spool.name, charge_id)
-                connection.execute("DELETE FROM ledger WHERE device=? AND charge_id=? AND sent=0", where)
-                ledger.drop(charge_id)
-            connection.execute(_PUT, self._values(row))
+            ended, where = (QuestionState.ENDED.value, now), (self._spool.name, question_id, QuestionState.JOINED.value)
+            if connection.execute(_END, (*ended, *where)).rowcount:
+                self._free(connection, ledger, question_id)
         failpoints.reach("after_free")
+
+    def _free(
+        self,
+        connection: sqlite3.Connection,
+        ledger: Ledger,
+        question_id: QuestionId,
+        keep: frozenset[bytes] = frozenset(),
+    ) -> int:
+        free = [
+            charge.charge_id
+            for charge in ledger.charges
+            if charge.question_id == question_id and not charge.sent and charge.charge_id not in keep
+        ]
+        for charge_id in free:
+            where = (self._spool.name, charge_id)
+            connection.execute("DELETE FROM ledger WHERE device=? AND charge_id=? AND sent=0", where)
+            ledger.drop(charge_id)
         return len(free)
 
     def coin_secret(self, source: RandomSource) -> bytes:

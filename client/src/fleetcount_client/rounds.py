@@ -83,7 +83,8 @@ class Rounds:
             MachineError: the store failed; nothing was sent that is not stored.
         """
         formed: Sequence[OutboxEntry] = ()
-        report, fault = self.spool.report(assignment.window.window_id), ""
+        # Where nothing was sent for the unit, none of its windows has an answer.
+        report, fault = self.spool.report(assignment.window.window_id) if assignment.charge.sent else None, ""
         if report is None:
             begun, fault = await self._open(assignment, signals, still_asked)
             if isinstance(begun, Outcome):
@@ -140,7 +141,8 @@ class Rounds:
             begun = self._charge(assignment, opened, readings)
             if begun is not None:
                 return begun, fault
-            # While they were read, another answer has found that an aggregator has lost the session of both.
+            # Another answer, maybe of another process, has found that an aggregator has lost the session of both.
+            self.sessions.take_up()
             opened = await self._sessions_of(window, assignment.aggregators, self.timer.now())
             if isinstance(opened, Outcome):
                 return opened, fault
@@ -328,32 +330,28 @@ class QuestionLoop:
         """
         last = -1
         while (question := self.book.joined(question_id)) is not None:
-            index = question.next_window(last, self.timer.now())
-            if index is None:
-                if question.last_chance(last) <= self.timer.now():
-                    if last < 0 and (ended := self._ended(question)) is not None:
-                        report(ended)
-                    self.book.finish(question_id, last)
-                    return
-                look = min(self.timer.now() + _LOOK_S, question.last_chance(last))
-                if look >= horizon:
-                    return
-                await self.pause_until(look, again=True)
-                continue
-            opens = question.asked.schedule.opens(index)
+            now = self.timer.now()
+            index = question.next_window(last, now)
+            if index is None and question.last_chance(last) <= now:
+                if last < 0 and (ended := self._ended(question)) is not None:
+                    report(ended)
+                self.book.finish(question_id, last)
+                return
+            look = min(now + _LOOK_S, question.last_chance(last))
+            opens = look if index is None else question.asked.schedule.opens(index)
             if opens >= horizon:
                 return
-            if opens > self.timer.now():
+            if index is None or opens > now:
                 # Orders and the owner's word may come while it waits: it looks again before it answers.
                 await self.pause_until(opens, again=True)
                 continue
-            outcome = await self._answer(question, index, signals)
-            last = index
+            outcome, last = await self._answer(question, index, signals), index
             if outcome is None:
                 continue
             report(outcome)
-            if outcome.kind is OutcomeKind.FAILED and until_failed:
-                return
+            is_last = outcome.kind is OutcomeKind.DELIVERED and question.last_chance(index) == 0
+            if is_last or (outcome.kind is OutcomeKind.FAILED and until_failed):
+                return  # The last answer has written that its question has ended.
             if outcome.kind is OutcomeKind.REFUSED:
                 self.book.note(question_id, PolicyRefusal(rule=outcome.rule, message=outcome.reason))
 

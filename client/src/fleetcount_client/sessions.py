@@ -129,9 +129,11 @@ class SessionKeeper:
         requests of one device to several aggregators do not leave together. Returns the reason when an aggregator
         refuses for good, None when one stayed out of reach until `deadline`.
         """
-        self.take_up()
         needed = needed_until + _EXPIRY_SLACK_S
         found = [self._reusable(one, needed) for one in aggregators]
+        if None in found:
+            self.take_up()
+            found = [self._reusable(one, needed) for one in aggregators]
         if None in found:
             answers = await self._activity.together([self._open(one, needed, before, deadline) for one in aggregators])
             if isinstance(answers, RejectReason):
@@ -147,7 +149,7 @@ class SessionKeeper:
         return self._known.get(session_id)
 
     def take_up(self) -> None:
-        """Go on from the sessions as they are stored now: every answer that begins moves its sessions on."""
+        """Go on from the sessions as they are stored now: another process may have moved them on, or forgotten some."""
         stored = {row.session_id: row for row in self._spool.sessions()}
         # One that no answer has used is in memory only. Of any other, what is not stored any more was forgotten, maybe
         # by another process: taken up again it would use keys of before a second time.

@@ -216,9 +216,8 @@ class Spool:
         """Return when this device's ledger began, and with which certificate; a new ledger begins now, with this."""
         if (known := self.known_age()) is not None:
             return known
-        with self._file.transaction() as connection:
-            row = (self._device, now, first_valid)
-            connection.execute("INSERT OR IGNORE INTO device(name,created_at,first_valid) VALUES(?,?,?)", row)
+        row = (self._device, now, first_valid)
+        self._file.rows("INSERT OR IGNORE INTO device(name,created_at,first_valid) VALUES(?,?,?)", row)
         return LedgerAge(created_at=now, first_valid=first_valid)
 
     def known_age(self) -> LedgerAge | None:
@@ -278,13 +277,14 @@ class Spool:
             MachineError: the store failed; nothing was changed.
         """
         with self.change() as (connection, ledger):
-            if self.report(window_id) is not None:
-                return PolicyRefusal(rule="answered", message="the window has been answered before")
             held = ledger.get(charge.charge_id)
             if held is None:
                 return PolicyRefusal(
                     rule="reserved", message="nothing is reserved for this window: its question was left"
                 )
+            # Where nothing was sent for the unit, none of its windows has an answer.
+            if held.sent and self.report(window_id) is not None:
+                return PolicyRefusal(rule="answered", message="the window has been answered before")
             refusal = judge(ledger)
             # All or nothing: a charge without bytes would pay for no answer, bytes without a charge would be free.
             if refusal is not None:

@@ -261,10 +261,8 @@ class Subscriptions:
     ) -> PolicyRefusal | None:
         if row.state is QuestionState.JOINED:
             return None
-        charges, now = self._charges(known, signals), self._clock.now()
-        if isinstance(charges, PolicyRefusal):
-            return self._rows.join(row, (), lambda _, __: charges, now, held)
-        return self._rows.join(row, charges, self._judge, now, held)
+        now = self._clock.now()
+        return self._rows.join(row, partial(self._charges, known, signals, now), self._judge, now, held)
 
     def take_part(
         self, question_id: QuestionId, signals: Mapping[str, SignalSource] | None = None
@@ -294,17 +292,17 @@ class Subscriptions:
         row = self._rows.get(offer.signed.question.question_id)
         if row is not None and row.state is QuestionState.JOINED:
             return None
-        charges = self._charges(merged, signals)
+        ledger = self._spool.ledger()
+        charges = self._charges(merged, signals, self._clock.now(), ledger)
         if isinstance(charges, PolicyRefusal):
             return charges
-        ledger = self._spool.ledger()
         return self._judge(ledger, [one for one in charges if one.charge_id not in ledger])
 
     def _charges(
-        self, known: KnownQuestion, signals: Mapping[str, SignalSource] | None
+        self, known: KnownQuestion, signals: Mapping[str, SignalSource] | None, now: float, ledger: Ledger
     ) -> tuple[Charge, ...] | PolicyRefusal:
         """Return what taking part from now on costs, or why no price would do."""
-        question, now = known.asked, self._clock.now()
+        question = known.asked
         refusal = judge_question(self._policy, question, window_at(question, 0))
         if refusal is None and signals is not None:
             refusal = judge_sources(signals, question.parts)
@@ -314,7 +312,7 @@ class Subscriptions:
         ready = ready_at(self._policy, age)
         # A window that is open as the ledger becomes ready may be answered from then on, and is not waited for.
         begin = now if ready <= now else ceil(ready) + question.schedule.round_one_s - 1
-        unknown, ledger = unknown_before(self._policy, age), self._spool.ledger()
+        unknown = unknown_before(self._policy, age)
         charges = charges_of_question(
             question, self._policy, begin, unknown, (*known.stopped, *known.of_others), ledger
         )
@@ -434,13 +432,10 @@ class Subscriptions:
 
     def ending(self, question_id: QuestionId, after: int) -> Callable[..., object] | None:
         """Return what `finish` does, which takes the `change` that it is to be a part of; None for nothing."""
-        row, now = self._rows.get(question_id), self._clock.now()
-        if row is None or row.state is not QuestionState.JOINED:
-            return None
-        if (known := self._readable(row)) is None or not known.is_over(now, after):
-            return None
-        ended = replace(row, state=QuestionState.ENDED, changed_at=now)
-        return partial(self._rows.leave, ended)
+        now, read = self._clock.now(), self._read.get(question_id)
+        # An order that came since takes no end back.
+        known = self._known_before(question_id) if read is None else read[1]
+        return None if known is None or not known.is_over(now, after) else partial(self._rows.end, question_id, now)
 
 
 def _refused(question: Question, refusal: PolicyRefusal) -> Outcome:
