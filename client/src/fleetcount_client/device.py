@@ -85,7 +85,7 @@ class Device:
         self._signals = dict(signals or {})
         self._timer = timer or SystemTimer()
         self._contacts = contacts or Contacts(self._timer)
-        self._notes = SignalNotes(self._timer)
+        self._notes = SignalNotes()
         self._transport = HeardTransport(transport, self._contacts)
         self._under_way: dict[WindowId, Window] = {}
         self._refused: dict[QuestionId, Outcome] = {}
@@ -321,7 +321,7 @@ class Device:
         """
         with self._activity.begun():
             now = self._timer.now()
-            opened = await self._rounds.sessions.open_all(aggregators, int(deadline), now, deadline)
+            opened = await self._rounds.sessions.open_all(aggregators, int(deadline), now, now, deadline)
         return isinstance(opened, tuple)
 
     async def serve(self, signals: Mapping[str, SignalSource] | None = None) -> None:

@@ -296,7 +296,7 @@ class Walks:
     timer: Timer
     source: RandomSource
     retry: Retry
-    pause_until: Callable[[float], Awaitable[None]]
+    pause_until: Callable[[float], Awaitable[float]]
     _known: "dict[QuestionId, tuple[int, tuple[int, ...] | WalkEnd]]" = field(
         init=False, repr=False, default_factory=dict
     )

@@ -148,7 +148,8 @@ class Subscriptions:
         Returns the questions that are refused, cannot be stored, or are first seen when none of their windows is left;
         of one that not all trusted aggregators have signed nothing is kept. `signals` as for `join`.
         """
-        rows, refused, seen = self._recent(), dict[QuestionId, Outcome](), set[QuestionId]()
+        now = self._clock.now()
+        rows, refused, seen = self._recent(now), dict[QuestionId, Outcome](), set[QuestionId]()
         for offer in offers:
             question = offer.signed.question
             refused.pop(question.question_id, None)  # Each aggregator offers it: the last word counts.
@@ -159,12 +160,12 @@ class Subscriptions:
                 row = self._rows.get(question.question_id) if is_seen else row
                 self._trust.check_question(offer.signed)
                 known = None if row is None else self._readable(row)
-                merged = self._with_slot(_merged(offer, known, self._trust, self._clock.now()))
+                merged = self._with_slot(_merged(offer, known, self._trust, now))
                 question = merged.asked
-                if known is None and merged.next_window(-1, self._clock.now()) is None:
+                if known is None and merged.next_window(-1, now) is None:
                     refused[question.question_id] = Outcome.of(_first_window(question), OutcomeKind.MISSED, _NONE_LEFT)
                     continue
-                refusal = self._take(merged, row, known, signals)
+                refusal = self._take(merged, row, known, signals, now)
             except (QuestionError, PeerError) as error:
                 _LOG.info("question %s on offer is not taken: %s", question.question_id, error)
                 refusal = PolicyRefusal(rule="aggregators", message=str(error)) if row is None else None
@@ -176,7 +177,7 @@ class Subscriptions:
                 refused[question.question_id] = _refused(question, refusal)
         return refused
 
-    def _recent(self) -> dict[QuestionId, QuestionRow]:
+    def _recent(self, now: float) -> dict[QuestionId, QuestionRow]:
         """Return what is known; erase questions that are over for longer than a period, but no charge."""
         rows = {row.question_id: row for row in self._rows.all()}
         for row in list(rows.values()):
@@ -184,7 +185,7 @@ class Subscriptions:
             if known is None:
                 continue
             over = known.asked.schedule.end + self._policy.budget_period_s
-            if row.state is not QuestionState.JOINED and over < self._clock.now():
+            if row.state is not QuestionState.JOINED and over < now:
                 self._rows.erase(row.question_id)
                 self._read.pop(row.question_id, None)
                 del rows[row.question_id]
@@ -209,10 +210,10 @@ class Subscriptions:
         held: QuestionRow | None,
         known: KnownQuestion | None,
         signals: Mapping[str, SignalSource] | None,
+        now: float,
     ) -> PolicyRefusal | None:
         question_id = merged.asked.question_id
         encoded = QUESTION_OFFER.encode(merged.offer)
-        now = self._clock.now()
         row = held or QuestionRow(
             question_id=question_id,
             name=merged.asked.name,
@@ -229,7 +230,7 @@ class Subscriptions:
             # What is asked once is answered as the policy says; the owner is asked about what goes on. What ended later
             # than now ended by a clock that was set back since.
             if not merged.is_over(now):
-                return self._join(row, held, merged, signals)
+                return self._join(row, held, merged, signals, now)
         elif row.state is QuestionState.JOINED and (known is None or known.stopped != merged.stopped):
             # A stop frees what it has made pointless; nothing is freed by a pause, whose windows may come back.
             units = open_units(merged.asked, now, (*merged.stopped, *merged.of_others))
@@ -250,7 +251,7 @@ class Subscriptions:
             UsageError: no such question is known.
         """
         row = self._row(question_id)
-        return self._join(row, row, self.known(row), signals)
+        return self._join(row, row, self.known(row), signals, self._clock.now())
 
     def _join(
         self,
@@ -258,10 +259,10 @@ class Subscriptions:
         held: QuestionRow | None,
         known: KnownQuestion,
         signals: Mapping[str, SignalSource] | None,
+        now: float,
     ) -> PolicyRefusal | None:
         if row.state is QuestionState.JOINED:
             return None
-        now = self._clock.now()
         return self._rows.join(row, partial(self._charges, known, signals, now), self._judge, now, held)
 
     def take_part(
@@ -271,10 +272,10 @@ class Subscriptions:
         row = self._rows.get(question_id)
         if row is None:
             return None
-        known = self.known(row)
-        if known.is_over(self._clock.now()):
+        known, now = self.known(row), self._clock.now()
+        if known.is_over(now):
             return PolicyRefusal(rule=row.rule, message=row.reason) if row.state is QuestionState.REFUSED else None
-        return self._join(row, row, known, signals)
+        return self._join(row, row, known, signals, now)
 
     def would_refuse(
         self, offer: QuestionOffer, signals: Mapping[str, SignalSource] | None = None
