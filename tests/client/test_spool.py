@@ -51,7 +51,7 @@ def reserve(spool: Spool, unit: Charge) -> None:
         changed_at=0.0,
         reason="",
     )
-    assert QuestionRows(spool).join(row, lambda _: [unit], lambda ledger, more: None, 0.0) is None
+    assert QuestionRows(spool).join(row, lambda ledger: ledger.new([unit]), 0.0) is None
 
 
 def charge(window_id: WindowId = WINDOW) -> Charge:

@@ -111,36 +111,28 @@ class QuestionRows:
     def join(
         self,
         row: QuestionRow,
-        charges: Callable[[Ledger], Sequence[Charge] | PolicyRefusal],
-        judge: Callable[[Ledger, Sequence[Charge]], PolicyRefusal | None],
+        judge: Callable[[Ledger], Sequence[Charge] | PolicyRefusal],
         now: float,
         held: QuestionRow | None = None,
     ) -> PolicyRefusal | None:
         """Reserve all charges and write the question as joined in one transaction, if `judge` lets it, else as refused.
 
-        `charges` says of the ledger as it stands what the question costs, or why no price would do. Units that
-        something was sent for before keep their charge and are not judged again. What is `held` is not written again.
+        `judge` says of the ledger as it stands what is to be charged, or why not. What is `held` is not written again.
         """
         failpoints.reach("before_reserve")
         with self._spool.change() as (connection, ledger):
-            new, refusal = list[Charge](), None
-            if isinstance(asked := charges(ledger), PolicyRefusal):
-                refusal = asked
-            else:
-                new = [ledger.dated(charge) for charge in asked if charge.charge_id not in ledger]
-                refusal = judge(ledger, new)
-            if refusal is None:
+            new = judge(ledger)
+            if not isinstance(new, PolicyRefusal):
                 for charge in new:
                     self._spool.insert_charge(connection, charge)
                     ledger.put(charge)
                 row = replace(row, state=QuestionState.JOINED, changed_at=now, reason="", rule="")
-            elif (row.state, row.reason) != (QuestionState.REFUSED, refusal.message):
-                row = replace(row, state=QuestionState.REFUSED, changed_at=now)
-                row = replace(row, reason=refusal.message, rule=refusal.rule)
+            elif (row.state, row.reason) != (QuestionState.REFUSED, new.message):
+                row = replace(row, state=QuestionState.REFUSED, changed_at=now, reason=new.message, rule=new.rule)
             if row != held:
                 connection.execute(_PUT, self._values(row))
         failpoints.reach("after_reserve")
-        return refusal
+        return new if isinstance(new, PolicyRefusal) else None
 
     def leave(self, row: QuestionRow, keep: frozenset[bytes] = frozenset()) -> int:
         """Write how a question stands and free its units, but those to `keep` and those that anything was sent for.

@@ -5,7 +5,7 @@ from a truth or a place. Sends nothing and reads no signal.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from math import ceil
@@ -263,7 +263,7 @@ class Subscriptions:
     ) -> PolicyRefusal | None:
         if row.state is QuestionState.JOINED:
             return None
-        return self._rows.join(row, partial(self._charges, known, signals, now), self._judge, now, held)
+        return self._rows.join(row, partial(self._new, known, signals, now), now, held)
 
     def take_part(
         self, question_id: QuestionId, signals: Mapping[str, SignalSource] | None = None
@@ -293,16 +293,16 @@ class Subscriptions:
         row = self._rows.get(offer.signed.question.question_id)
         if row is not None and row.state is QuestionState.JOINED:
             return None
-        ledger = self._spool.ledger()
-        charges = self._charges(merged, signals, self._clock.now(), ledger)
-        if isinstance(charges, PolicyRefusal):
-            return charges
-        return self._judge(ledger, [one for one in charges if one.charge_id not in ledger])
+        new = self._new(merged, signals, self._clock.now(), self._spool.ledger())
+        return new if isinstance(new, PolicyRefusal) else None
 
-    def _charges(
+    def _new(
         self, known: KnownQuestion, signals: Mapping[str, SignalSource] | None, now: float, ledger: Ledger
-    ) -> tuple[Charge, ...] | PolicyRefusal:
-        """Return what taking part from now on costs, or why no price would do."""
+    ) -> list[Charge] | PolicyRefusal:
+        """Return what taking part from now on would add to the ledger, or why it may not.
+
+        Units that something was sent for before keep their charge and are not judged again.
+        """
         question = known.asked
         refusal = judge_question(self._policy, question, window_at(question, 0))
         if refusal is None and signals is not None:
@@ -318,7 +318,10 @@ class Subscriptions:
             question, self._policy, begin, unknown, (*known.stopped, *known.of_others), ledger
         )
         over = PolicyRefusal(rule="question", message="none of its windows is left to answer")
-        return charges or judge_age(self._policy, age, now) or over
+        if not charges:
+            return judge_age(self._policy, age, now) or over
+        new = ledger.new(charges)
+        return ledger.judge(self._policy, new) or new
 
     def leave(self, question_id: QuestionId) -> int:
         """Take part no more and free every unit nothing was ever sent for; return how many these were.
@@ -330,9 +333,6 @@ class Subscriptions:
         return self._rows.leave(
             replace(row, state=QuestionState.LEFT, changed_at=self._clock.now(), reason="the owner's word")
         )
-
-    def _judge(self, ledger: Ledger, charges: Sequence[Charge]) -> PolicyRefusal | None:
-        return ledger.judge(self._policy, charges)
 
     def _row(self, question_id: QuestionId) -> QuestionRow:
         row = self._rows.get(question_id)
