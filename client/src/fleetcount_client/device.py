@@ -356,19 +356,14 @@ class Device:
             self._trust.check_question(offer.signed)
             for part in question.parts:
                 await knowing(sources.get(part.signal)).learn()
-            if refused := self.questions.take([offer], sources):
+            if refused := self.questions.take([offer], sources, by_word=True):
                 return tuple(refused.values())
-            refusal = self.questions.take_part(question.question_id, sources)
-            if refusal is None:
-                begun = [
-                    one
-                    for one in self._unfinished()
-                    if one.question and one.question.question_id == question.question_id
-                ]
-                await self._answer_all([question.question_id], begun, sources, outcomes)
-                if not outcomes and (ended := self._rounds.ended(self.questions.first_window(offer))) is not None:
-                    outcomes.append(ended)
-                return tuple(outcomes)
+            unfinished = self._unfinished()
+            begun = [one for one in unfinished if one.question and one.question.question_id == question.question_id]
+            await self._answer_all([question.question_id], begun, sources, outcomes)
+            if not outcomes and (ended := self._rounds.ended(self.questions.first_window(offer))) is not None:
+                outcomes.append(ended)
+            return tuple(outcomes)
         except (QuestionError, SignatureError) as error:
             refusal = PolicyRefusal(rule="aggregators", message=str(error))
         except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.

@@ -6,9 +6,7 @@ Every change of the ledger is one transaction with its reason. Verifies no signa
 import enum
 import hashlib
 import logging
-import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -98,15 +96,13 @@ class QuestionRows:
 
     def put(self, row: QuestionRow) -> None:
         """Write a question in the place of what is known of it."""
-        with self._spool.change() as (connection, _):
-            connection.execute(_PUT, self._values(row))
+        named = (self._spool.name, row.question_id, row.name, row.offer)
+        self._spool.file.changed(_PUT, (*named, row.state.value, row.changed_at, row.reason, row.rule))
 
     def erase(self, question_id: QuestionId) -> None:
         """Forget a question, but none of its charges."""
-        with self._spool.change() as (connection, _):
-            connection.execute(
-                "DELETE FROM questions WHERE device=? AND question_id=?", (self._spool.name, question_id)
-            )
+        where = self._spool.name, question_id
+        self._spool.file.changed("DELETE FROM questions WHERE device=? AND question_id=?", where)
 
     def join(
         self,
@@ -120,17 +116,17 @@ class QuestionRows:
         `judge` says of the ledger as it stands what is to be charged, or why not. What is `held` is not written again.
         """
         failpoints.reach("before_reserve")
-        with self._spool.change() as (connection, ledger):
+        with self._spool.change() as ledger:
             new = judge(ledger)
             if not isinstance(new, PolicyRefusal):
                 for charge in new:
-                    self._spool.insert_charge(connection, charge)
+                    self._spool.insert_charge(charge)
                     ledger.put(charge)
                 row = replace(row, state=QuestionState.JOINED, changed_at=now, reason="", rule="")
             elif (row.state, row.reason) != (QuestionState.REFUSED, new.message):
                 row = replace(row, state=QuestionState.REFUSED, changed_at=now, reason=new.message, rule=new.rule)
             if row != held:
-                connection.execute(_PUT, self._values(row))
+                self.put(row)
         failpoints.reach("after_reserve")
         return new if isinstance(new, PolicyRefusal) else None
 
@@ -140,63 +136,43 @@ class QuestionRows:
         Returns how many were freed.
         """
         failpoints.reach("before_free")
-        with self._spool.change() as (connection, ledger):
-            freed = self._free(connection, ledger, row.question_id, keep)
-            connection.execute(_PUT, self._values(row))
+        with self._spool.change() as ledger:
+            freed = self._free(ledger, row.question_id, keep)
+            self.put(row)
         failpoints.reach("after_free")
         return freed
 
-    def end(
-        self,
-        question_id: QuestionId,
-        now: float,
-        change: "AbstractContextManager[tuple[sqlite3.Connection, Ledger]] | None" = None,
-    ) -> None:
-        """Write a question that is joined as ended and free the units that nothing was sent for.
-
-        It is a transaction of its own or, with `change`, a part of another one.
-        """
+    def end(self, question_id: QuestionId, now: float, ledger: Ledger) -> None:
+        """Write inside a change of the ledger that a joined question has ended; free what nothing was sent for."""
         failpoints.reach("before_free")
-        with change or self._spool.change() as (connection, ledger):
-            ended, where = (QuestionState.ENDED.value, now), (self._spool.name, question_id, QuestionState.JOINED.value)
-            if connection.execute(_END, (*ended, *where)).rowcount:
-                self._free(connection, ledger, question_id)
+        row = QuestionState.ENDED.value, now, self._spool.name, question_id, QuestionState.JOINED.value
+        if self._spool.file.changed(_END, row):
+            self._free(ledger, question_id)
         failpoints.reach("after_free")
 
-    def _free(
-        self,
-        connection: sqlite3.Connection,
-        ledger: Ledger,
-        question_id: QuestionId,
-        keep: frozenset[bytes] = frozenset(),
-    ) -> int:
+    def _free(self, ledger: Ledger, question_id: QuestionId, keep: frozenset[bytes] = frozenset()) -> int:
         free = [
             charge.charge_id
             for charge in ledger.charges
             if charge.question_id == question_id and not charge.sent and charge.charge_id not in keep
         ]
         for charge_id in free:
-            where = (self._spool.name, charge_id)
-            connection.execute("DELETE FROM ledger WHERE device=? AND charge_id=? AND sent=0", where)
+            where = self._spool.name, charge_id
+            self._spool.file.changed("DELETE FROM ledger WHERE device=? AND charge_id=? AND sent=0", where)
             ledger.drop(charge_id)
         return len(free)
 
     def coin_secret(self, source: RandomSource) -> bytes:
         """Return the 32 bytes from which this device's coins follow; drawn once, they live as long as its ledger."""
-        query = "SELECT secret FROM device WHERE name=?"
-        with self._spool.change() as (connection, _):
-            found = connection.execute(query, (self._spool.name,)).fetchone()
-            if found is not None and found[0] is not None:
-                return bytes(found[0])
-            secret = source.random_bytes(_COIN_SECRET_BYTES)
-            kept = connection.execute("UPDATE device SET secret=? WHERE name=?", (secret, self._spool.name))
-            if kept.rowcount != 1:
-                raise MachineError("the device's secret cannot be kept: its ledger has not begun")
-        return secret
-
-    def _values(self, row: QuestionRow) -> tuple[object, ...]:
-        named = (self._spool.name, row.question_id, row.name, row.offer)
-        return (*named, row.state.value, row.changed_at, row.reason, row.rule)
+        file, name = self._spool.file, self._spool.name
+        for _ in range(2):
+            found = file.rows("SELECT secret FROM device WHERE name=? AND secret IS NOT NULL", (name,))
+            if found:
+                return bytes(found[0][0])
+            # Of two processes the first one's stays.
+            drawn = source.random_bytes(_COIN_SECRET_BYTES)
+            file.changed("UPDATE device SET secret=? WHERE name=? AND secret IS NULL", (drawn, name))
+        raise MachineError("the device's secret cannot be kept: its ledger has not begun")
 
 
 def _row(row: tuple[Any, ...]) -> QuestionRow:

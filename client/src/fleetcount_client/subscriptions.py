@@ -140,9 +140,13 @@ class Subscriptions:
     # What aggregators say.
 
     def take(
-        self, offers: Iterable[QuestionOffer], signals: Mapping[str, SignalSource] | None = None
+        self,
+        offers: Iterable[QuestionOffer],
+        signals: Mapping[str, SignalSource] | None = None,
+        *,
+        by_word: bool = False,
     ) -> dict[QuestionId, Outcome]:
-        """Check what is on offer and keep it; join what the rule and the policy allow; obey orders.
+        """Check what is on offer and keep it; join what the policy allows by the rule or `by_word`; obey orders.
 
         Of an offer only what verifies is kept: a bad key list or order hides neither the question nor the others.
         Returns the questions that are refused, cannot be stored, or are first seen when none of their windows is left;
@@ -165,7 +169,7 @@ class Subscriptions:
                 if known is None and merged.next_window(-1, now) is None:
                     refused[question.question_id] = Outcome.of(_first_window(question), OutcomeKind.MISSED, _NONE_LEFT)
                     continue
-                refusal = self._take(merged, row, known, signals, now)
+                refusal = self._take(merged, row, known, signals, now, by_word=by_word)
             except (QuestionError, PeerError) as error:
                 _LOG.info("question %s on offer is not taken: %s", question.question_id, error)
                 refusal = PolicyRefusal(rule="aggregators", message=str(error)) if row is None else None
@@ -211,6 +215,8 @@ class Subscriptions:
         known: KnownQuestion | None,
         signals: Mapping[str, SignalSource] | None,
         now: float,
+        *,
+        by_word: bool,
     ) -> PolicyRefusal | None:
         question_id = merged.asked.question_id
         encoded = QUESTION_OFFER.encode(merged.offer)
@@ -226,7 +232,8 @@ class Subscriptions:
             row = replace(row, offer=encoded)
         self._read[question_id] = encoded, merged
         auto = self._rule is JoinRule.AUTO or merged.asked.schedule.windows == 1
-        if (row.state in _ANY_TIME and auto) or (row.state is QuestionState.ENDED and row.changed_at > now):
+        by_word &= row.state is not QuestionState.JOINED
+        if by_word or (row.state in _ANY_TIME and auto) or (row.state is QuestionState.ENDED and row.changed_at > now):
             # What is asked once is answered as the policy says; the owner is asked about what goes on. What ended later
             # than now ended by a clock that was set back since.
             if not merged.is_over(now):
@@ -238,7 +245,8 @@ class Subscriptions:
             return None
         if row != held:
             self._rows.put(row)
-        return None
+        was_refused = by_word and row.state is QuestionState.REFUSED
+        return PolicyRefusal(rule=row.rule, message=row.reason) if was_refused else None
 
     # What the owner says.
 
@@ -264,18 +272,6 @@ class Subscriptions:
         if row.state is QuestionState.JOINED:
             return None
         return self._rows.join(row, partial(self._new, known, signals, now), now, held)
-
-    def take_part(
-        self, question_id: QuestionId, signals: Mapping[str, SignalSource] | None = None
-    ) -> PolicyRefusal | None:
-        """Join a question, if there is something to join: None also for one that is over, unless it was refused."""
-        row = self._rows.get(question_id)
-        if row is None:
-            return None
-        known, now = self.known(row), self._clock.now()
-        if known.is_over(now):
-            return PolicyRefusal(rule=row.rule, message=row.reason) if row.state is QuestionState.REFUSED else None
-        return self._join(row, row, known, signals, now)
 
     def would_refuse(
         self, offer: QuestionOffer, signals: Mapping[str, SignalSource] | None = None
@@ -429,10 +425,11 @@ class Subscriptions:
     def finish(self, question_id: QuestionId, after: int) -> None:
         """Write a joined question as ended once no window behind `after` is left, and free what was not sent."""
         if (end := self.ending(question_id, after)) is not None:
-            end()
+            with self._spool.change() as ledger:
+                end(ledger)
 
-    def ending(self, question_id: QuestionId, after: int) -> Callable[..., object] | None:
-        """Return what `finish` does, which takes the `change` that it is to be a part of; None for nothing."""
+    def ending(self, question_id: QuestionId, after: int) -> Callable[[Ledger], object] | None:
+        """Return what `finish` does inside a change of the ledger; None for nothing."""
         now, read = self._clock.now(), self._read.get(question_id)
         # An order that came since takes no end back.
         known = self._known_before(question_id) if read is None else read[1]
