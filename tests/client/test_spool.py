@@ -301,9 +301,21 @@ def test_receipted_bytes_are_forgotten_one_by_one(file: SpoolFile) -> None:
     spool = file.device()
     begin(spool)
 
-    spool.receipted(WINDOW, 1, [0])
+    spool.receipted(WINDOW, spool.outbox(WINDOW, 1)[1:])
 
     assert [(entry.position, entry.instalment) for entry in spool.outbox(WINDOW, 1)] == [(1, b"\1" * 100)]
+
+
+def test_what_is_left_of_a_round_is_written_once(file: SpoolFile, tmp_path: Path) -> None:
+    spool, written = file.device(), tmp_path / "device.db-wal"
+    begin(spool)
+    left = spool.outbox(WINDOW, 1)[1:]
+    spool.receipted(WINDOW, left)
+    before = written.stat().st_size
+
+    spool.receipted(WINDOW, left)
+
+    assert written.stat().st_size == before
 
 
 def test_a_receipt_that_comes_when_another_process_has_moved_the_report_on_changes_nothing(tmp_path: Path) -> None:
@@ -311,10 +323,13 @@ def test_a_receipt_that_comes_when_another_process_has_moved_the_report_on_chang
     begin(one)
     report = other.report(WINDOW)
     assert report is not None
-    second = [OutboxEntry(round=2, position=position, instalment=b"second bytes") for position in range(2)]
+    left, second = (
+        one.outbox(WINDOW, 1)[1:],
+        [OutboxEntry(round=2, position=position, instalment=b"second bytes") for position in range(2)],
+    )
     other.advance(other.advance(report, Phase.BETWEEN), Phase.ROUND_TWO, entries=second)
 
-    one.receipted(WINDOW, 1, [0])
+    one.receipted(WINDOW, left)
 
     assert list(one.outbox(WINDOW, 2)) == second
 

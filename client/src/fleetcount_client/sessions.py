@@ -290,7 +290,7 @@ class Delivery:
         No part waits for another, nor hears of its receipt: who delays an answer moves no other part. The answer is a
         reason when an aggregator refuses for good; what has not left then stays.
         """
-        left = {entry.position: moment for entry, moment in zip(entries, moments, strict=True)}
+        left = dict(zip(entries, moments, strict=True))
         parts = [
             self._deliver_part(window, entry, moment, deadline, left)
             for entry, moment in zip(entries, moments, strict=True)
@@ -301,7 +301,7 @@ class Delivery:
         return DeliveryEnd.WINDOW_CLOSED if DeliveryEnd.WINDOW_CLOSED in ends else DeliveryEnd.RECEIPTED
 
     async def _deliver_part(
-        self, window: Window, entry: OutboxEntry, moment: float, deadline: float, left: dict[int, float]
+        self, window: Window, entry: OutboxEntry, moment: float, deadline: float, left: dict[OutboxEntry, float]
     ) -> DeliveryEnd | RejectReason:
         now = await self._activity.pause_until(moment)
         backoff = Backoff(self._retry, self._source)
@@ -311,26 +311,25 @@ class Delivery:
             if isinstance(answer, RejectReason):
                 return answer
             if answer is _Attempt.RECEIPTED:
-                del left[entry.position]
+                del left[entry]
                 if left:
-                    self._keep_receipts(window, entry.round, left, self._timer.now())
+                    self._keep_receipts(window, left, self._timer.now())
                 return DeliveryEnd.RECEIPTED
             now = self._timer.now()
             delay = min(backoff.next_delay(), max(0.0, deadline - now))
-            left[entry.position] = now + delay
-            self._keep_receipts(window, entry.round, left, now)
+            left[entry] = now + delay
+            self._keep_receipts(window, left, now)
             await self._timer.sleep(delay)
             now = self._timer.now()
         return DeliveryEnd.WINDOW_CLOSED
 
-    def _keep_receipts(self, window: Window, round_number: int, left: Mapping[int, float], now: float) -> None:
+    def _keep_receipts(self, window: Window, left: Mapping[OutboxEntry, float], now: float) -> None:
         """Store the receipts of a round, unless all parts that are `left` are due soon: then the next phase erases all.
 
         After a restart a part without one is sent again, which tells its aggregator that this device was started.
         """
-        receipted = [position for position in range(len(window.aggregators)) if position not in left]
-        if receipted and max(left.values()) - now > _SOON_S:
-            self._spool.receipted(window.window_id, round_number, receipted)
+        if len(left) < len(window.aggregators) and max(left.values()) - now > _SOON_S:
+            self._spool.receipted(window.window_id, left)
 
     async def _attempt(self, window: Window, entry: OutboxEntry, backoff: Backoff) -> _Attempt | RejectReason:
         aggregator = window.aggregators[entry.position]

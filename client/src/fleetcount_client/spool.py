@@ -411,14 +411,12 @@ class Spool:
         rows = self._file.rows("SELECT outbox FROM report WHERE device=? AND window_id=?", (self._device, window_id))
         return tuple(entry for (stored,) in rows for entry in outbox_of(stored) if entry.round == round_number)
 
-    def receipted(self, window_id: WindowId, round_number: int, positions: Collection[int]) -> None:
-        """Forget the bytes that aggregators have receipted."""
-        with self._file.transaction():
-            # Read anew: another process may have moved the report on.
-            left = [one for one in self.outbox(window_id, round_number) if one.position not in positions]
-            if left:
-                row = outbox_bytes(left), self._device, window_id
-                self._file.changed("UPDATE report SET outbox=? WHERE device=? AND window_id=?", row)
+    def receipted(self, window_id: WindowId, left: Collection[OutboxEntry]) -> None:
+        """Keep of a round only what is `left` without a receipt, one part at least; nothing if the round is over."""
+        phase = Phase.ROUND_TWO if any(one.round == 2 for one in left) else Phase.ROUND_ONE
+        row = outbox_bytes(left), self._device, window_id, phase.value
+        # The same bytes again are not written again.
+        self._file.changed("UPDATE report SET outbox=? WHERE device=? AND window_id=? AND phase=?", row)
 
     def advance(
         self,
