@@ -56,7 +56,7 @@ _TABLES: Final = (
     " sent INTEGER NOT NULL, counts_until INTEGER, PRIMARY KEY(device, charge_id)) WITHOUT ROWID",
     "CREATE TABLE report(device TEXT, window_id BLOB, phase INTEGER NOT NULL, reason TEXT NOT NULL,"
     " secret BLOB NOT NULL, charge_id BLOB, asked_at INTEGER NOT NULL, outbox BLOB NOT NULL,"
-    " PRIMARY KEY(device, window_id)) WITHOUT ROWID",
+    " PRIMARY KEY(device, window_id))",
     "CREATE TABLE questions(device TEXT, question_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL,"
     " state INTEGER NOT NULL, changed_at REAL NOT NULL, reason TEXT NOT NULL, rule TEXT NOT NULL,"
     " PRIMARY KEY(device, question_id))",
