@@ -160,7 +160,7 @@ def store_one(file: SpoolFile, window: Window, secret: TwoRoundSecret, entries: 
     row = QuestionRow(
         question_id=question_id, name="", offer=b"", state=QuestionState.JOINED, changed_at=0.0, reason=""
     )
-    QuestionRows(spool).join(row, [charge], lambda ledger, charges: None, 0.0)
+    QuestionRows(spool).join(row, lambda ledger: ledger.new([charge]), 0.0)
     report = Report(window_id=WindowId(window.window_id), phase=Phase.ROUND_ONE, reason="", secret=secret.encode())
     rows = [OutboxEntry(round=1, position=position, instalment=data) for position, data in enumerate(entries)]
     begun = Beginning(report=report, entries=rows, sessions=[])

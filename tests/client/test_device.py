@@ -213,7 +213,7 @@ async def test_a_serving_device_outlives_a_state_file_that_takes_nothing_for_a_w
 
 
 @pytest.mark.parametrize(
-    "damaged", ["report SET secret", "parcel SET instalment", "windows SET canonical", "questions SET offer"]
+    "damaged", ["report SET secret", "report SET outbox", "windows SET canonical", "questions SET offer"]
 )
 async def test_what_is_damaged_in_the_state_file_stops_no_other_answer(tmp_path: Path, damaged: str) -> None:
     world = Deployment()

@@ -131,7 +131,7 @@ class Adversary:
 
     def reserve(self, question: Question, charges: Sequence[Charge]) -> bool:
         before = self.held()
-        new = [one for one in charges if one.charge_id not in self.spool.ledger()]
+        new = [one for one in charges if self.spool.ledger().get(one.charge_id) is None]
         dated = [self.spool.ledger().dated(one) for one in new]
         refusal = join(self.spool, question, charges, POLICY)
         self.judged(refusal is None, before, dated)
@@ -367,7 +367,7 @@ def join(spool: Spool, question: Question, charges: Sequence[Charge], policy: Ow
     row = QuestionRow(
         question_id=question.question_id, name="", offer=b"", state=QuestionState.JOINED, changed_at=0.0, reason=""
     )
-    return QuestionRows(spool).join(row, charges, lambda ledger, more: ledger.judge(policy, more), 0.0)
+    return QuestionRows(spool).join(row, lambda held: held.judge(policy, held.new(charges)) or held.new(charges), 0.0)
 
 
 def test_a_drill_down_costs_as_many_windows_whatever_its_levels() -> None:

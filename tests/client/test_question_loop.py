@@ -16,6 +16,7 @@ from fleetcount_client.answering import coin_of
 from fleetcount_client.charges import unit_id
 from fleetcount_client.config import DeliverySettings
 from fleetcount_client.contact import OutcomeKind
+from fleetcount_client.device import Device
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.policy import JoinRule, PolicyRefusal
 from fleetcount_client.private_places import PrivatePlaces, PrivateSignal
@@ -78,6 +79,35 @@ async def test_every_window_is_answered_once_at_its_time_and_its_report_is_valid
     assert all(charge.sent for charge in charges)
     assert len(charges) == (4 if coin is Coin.WINDOW else 1)
     assert [row.state for row in device.questions.rows()] == [QuestionState.ENDED]
+
+
+async def test_a_device_that_starts_again_reads_nothing_for_what_it_has_answered_and_goes_on_with_its_sessions(
+    tmp_path: Path,
+) -> None:
+    world, read = Deployment(), list[float]()
+    schedule = replace(world.question().schedule, round_two_s=0)
+    question = world.question(coin=Coin.DAY, upload_style=UploadStyle.ONE_ENVELOPE, schedule=schedule)
+    world.offers, identity = [world.offer(question)], world.identity()
+    transport, settings = Counting(world.intakes, lambda: world.offers), DeliverySettings(spread=Fraction(1, 10**9))
+
+    def reading() -> str:
+        read.append(world.timer.now())
+        return "B"
+
+    def device() -> Device:
+        return world.device(tmp_path / "d.db", transport, join=AUTO, settings=settings, identity=identity)
+
+    begun = device()
+    first = asyncio.create_task(begun.answer({SIGNAL: reading}))
+    while not any(report.phase.final for report in begun.spool.reports()):
+        await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.wait([first])
+    outcomes = await device().answer({SIGNAL: reading})
+
+    assert [outcome.kind for outcome in outcomes] == [OutcomeKind.DELIVERED] * 4
+    assert [int(moment - START) for moment in read] == [600, 900, 1200, 1500]
+    assert transport.sessions == 2
 
 
 async def test_an_offer_that_was_taken_is_read_from_the_file_by_the_next_process_alone(

@@ -14,9 +14,9 @@ from fleetcount_client.ledger import Ledger
 from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.question_rows import QuestionRow, QuestionRows, QuestionState
 from fleetcount_client.spool import Spool, SpoolFile
-from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow
+from fleetcount_client.spool_rows import Beginning, OutboxEntry, Phase, Report, SessionRow, outbox_of
 from fleetcount_mechanisms.accounting.vectors import LossVector
-from fleetcount_protocol.errors import MachineError, UsageError
+from fleetcount_protocol.errors import DecodeError, MachineError, UsageError
 from fleetcount_protocol.ids import QuestionId, SessionId, WindowId
 from fleetcount_protocol.limits import MAX_KEY_NUMBER
 
@@ -51,7 +51,7 @@ def reserve(spool: Spool, unit: Charge) -> None:
         changed_at=0.0,
         reason="",
     )
-    assert QuestionRows(spool).join(row, [unit], lambda ledger, more: None, 0.0) is None
+    assert QuestionRows(spool).join(row, lambda ledger: ledger.new([unit]), 0.0) is None
 
 
 def charge(window_id: WindowId = WINDOW) -> Charge:
@@ -301,9 +301,43 @@ def test_receipted_bytes_are_forgotten_one_by_one(file: SpoolFile) -> None:
     spool = file.device()
     begin(spool)
 
-    spool.receipted(WINDOW, 1, [0])
+    spool.receipted(WINDOW, spool.outbox(WINDOW, 1)[1:])
 
-    assert [entry.position for entry in spool.outbox(WINDOW, 1)] == [1]
+    assert [(entry.position, entry.instalment) for entry in spool.outbox(WINDOW, 1)] == [(1, b"\1" * 100)]
+
+
+def test_what_is_left_of_a_round_is_written_once(file: SpoolFile, tmp_path: Path) -> None:
+    spool, written = file.device(), tmp_path / "device.db-wal"
+    begin(spool)
+    left = spool.outbox(WINDOW, 1)[1:]
+    spool.receipted(WINDOW, left)
+    before = written.stat().st_size
+
+    spool.receipted(WINDOW, left)
+
+    assert written.stat().st_size == before
+
+
+def test_a_receipt_that_comes_when_another_process_has_moved_the_report_on_changes_nothing(tmp_path: Path) -> None:
+    one, other = (SpoolFile(tmp_path / "device.db").device() for _ in range(2))
+    begin(one)
+    report = other.report(WINDOW)
+    assert report is not None
+    left, second = (
+        one.outbox(WINDOW, 1)[1:],
+        [OutboxEntry(round=2, position=position, instalment=b"second bytes") for position in range(2)],
+    )
+    other.advance(other.advance(report, Phase.BETWEEN), Phase.ROUND_TWO, entries=second)
+
+    one.receipted(WINDOW, left)
+
+    assert list(one.outbox(WINDOW, 2)) == second
+
+
+@pytest.mark.parametrize("stored", [b"\0", b"\1\0\0\0\0\5four"])
+def test_a_damaged_outbox_is_not_read(stored: bytes) -> None:
+    with pytest.raises(DecodeError, match="outbox"):
+        outbox_of(stored)
 
 
 def test_devices_that_share_a_file_see_only_their_own(file: SpoolFile) -> None:

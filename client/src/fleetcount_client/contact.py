@@ -232,28 +232,27 @@ class Contacts:
 class SignalNotes:
     """How each signal was read last; says in the log once when what is read can never be a value."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self) -> None:
         self._known: dict[str, SignalStatus] = {}
 
     def all(self) -> tuple[SignalStatus, ...]:
         """Return what is known of each signal, by name."""
         return tuple(self._known[path] for path in sorted(self._known))
 
-    def note(self, window: Window, readings: Sequence[Reading]) -> str:
+    def note(self, window: Window, readings: Sequence[Reading], now: float) -> str:
         """Note how each signal of a window was read; return the fault, "" for none."""
         # Of several signals each says one value, whichever answer is made of them.
         several = window.vector and len(window.parts) == 1
-        found = [self._note(*one, several=several) for one in zip(window.parts, readings, strict=True)]
+        found = [self._note(*one, now, several=several) for one in zip(window.parts, readings, strict=True)]
         if len(found) == 1:
             return found[0]
         return "; ".join(f"{part.signal}: {fault}" for part, fault in zip(window.parts, found, strict=True) if fault)
 
-    def _note(self, part: Part, reading: Reading, *, several: bool) -> str:
+    def _note(self, part: Part, reading: Reading, now: float, *, several: bool) -> str:
         path = part.signal
         fault, before = fault_of(reading, part.domain, several=several), self._known.get(path)
         why = "" if fault else reading.why_none
-        self._known[path] = SignalStatus(path=path, read_at=self._clock.now(), why_none=why, fault=fault)
+        self._known[path] = SignalStatus(path=path, read_at=now, why_none=why, fault=fault)
         if fault and (before is None or before.fault != fault):
             _LOG.warning("%s is answered as none of the values: %s", path, fault)
         return fault

@@ -85,7 +85,7 @@ class Device:
         self._signals = dict(signals or {})
         self._timer = timer or SystemTimer()
         self._contacts = contacts or Contacts(self._timer)
-        self._notes = SignalNotes(self._timer)
+        self._notes = SignalNotes()
         self._transport = HeardTransport(transport, self._contacts)
         self._under_way: dict[WindowId, Window] = {}
         self._refused: dict[QuestionId, Outcome] = {}
@@ -321,7 +321,7 @@ class Device:
         """
         with self._activity.begun():
             now = self._timer.now()
-            opened = await self._rounds.sessions.open_all(aggregators, int(deadline), now, deadline)
+            opened = await self._rounds.sessions.open_all(aggregators, int(deadline), now, now, deadline)
         return isinstance(opened, tuple)
 
     async def serve(self, signals: Mapping[str, SignalSource] | None = None) -> None:
@@ -356,19 +356,14 @@ class Device:
             self._trust.check_question(offer.signed)
             for part in question.parts:
                 await knowing(sources.get(part.signal)).learn()
-            if refused := self.questions.take([offer], sources):
+            if refused := self.questions.take([offer], sources, by_word=True):
                 return tuple(refused.values())
-            refusal = self.questions.take_part(question.question_id, sources)
-            if refusal is None:
-                begun = [
-                    one
-                    for one in self._unfinished()
-                    if one.question and one.question.question_id == question.question_id
-                ]
-                await self._answer_all([question.question_id], begun, sources, outcomes)
-                if not outcomes and (ended := self._rounds.ended(self.questions.first_window(offer))) is not None:
-                    outcomes.append(ended)
-                return tuple(outcomes)
+            unfinished = self._unfinished()
+            begun = [one for one in unfinished if one.question and one.question.question_id == question.question_id]
+            await self._answer_all([question.question_id], begun, sources, outcomes)
+            if not outcomes and (ended := self._rounds.ended(self.questions.first_window(offer))) is not None:
+                outcomes.append(ended)
+            return tuple(outcomes)
         except (QuestionError, SignatureError) as error:
             refusal = PolicyRefusal(rule="aggregators", message=str(error))
         except (MachineError, DecodeError) as error:  # The state file is damaged, or cannot be used.

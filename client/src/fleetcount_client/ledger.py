@@ -58,10 +58,6 @@ class Ledger:
         self._totals: _Totals | None = None
         self._latest = max((charge.asked_at for charge in self._charges.values() if charge.sent), default=_NEVER)
 
-    def __contains__(self, charge_id: bytes) -> bool:
-        """Return whether there is a charge of this id."""
-        return charge_id in self._charges
-
     def get(self, charge_id: bytes) -> Charge | None:
         """Return the charge of an id, None when there is none."""
         return self._charges.get(charge_id)
@@ -82,6 +78,10 @@ class Ledger:
         if charge.asked_until > self._latest:
             return charge
         return replace(charge, asked_until=self._latest + 1, counts_until=None)
+
+    def new(self, charges: Iterable[Charge]) -> list[Charge]:
+        """Return the charges that are not held, as they would be."""
+        return [self.dated(charge) for charge in charges if charge.charge_id not in self._charges]
 
     def orders_for(self, question: Question, policy: OwnerPolicy) -> tuple[int, ...]:
         """Return the orders at which a question is charged: those of what it may share a period with, if there is any.

@@ -6,9 +6,7 @@ Every change of the ledger is one transaction with its reason. Verifies no signa
 import enum
 import hashlib
 import logging
-import sqlite3
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -38,6 +36,7 @@ _PUT: Final = (
     "state=excluded.state,changed_at=excluded.changed_at,reason=excluded.reason,rule=excluded.rule"
 )
 """Of a row that keeps its length only the pages that differ are written: an offer has some thousand bytes."""
+_END: Final = "UPDATE questions SET state=?,changed_at=? WHERE device=? AND question_id=? AND state=?"
 
 
 class QuestionState(enum.Enum):
@@ -97,87 +96,83 @@ class QuestionRows:
 
     def put(self, row: QuestionRow) -> None:
         """Write a question in the place of what is known of it."""
-        with self._spool.change() as (connection, _):
-            connection.execute(_PUT, self._values(row))
+        named = (self._spool.name, row.question_id, row.name, row.offer)
+        self._spool.file.changed(_PUT, (*named, row.state.value, row.changed_at, row.reason, row.rule))
 
     def erase(self, question_id: QuestionId) -> None:
         """Forget a question, but none of its charges."""
-        with self._spool.change() as (connection, _):
-            connection.execute(
-                "DELETE FROM questions WHERE device=? AND question_id=?", (self._spool.name, question_id)
-            )
+        where = self._spool.name, question_id
+        self._spool.file.changed("DELETE FROM questions WHERE device=? AND question_id=?", where)
 
     def join(
         self,
         row: QuestionRow,
-        charges: Sequence[Charge],
-        judge: Callable[[Ledger, Sequence[Charge]], PolicyRefusal | None],
+        judge: Callable[[Ledger], Sequence[Charge] | PolicyRefusal],
         now: float,
         held: QuestionRow | None = None,
     ) -> PolicyRefusal | None:
         """Reserve all charges and write the question as joined in one transaction, if `judge` lets it, else as refused.
 
-        Units that something was sent for before keep their charge and are not judged again. What is `held` is not
-        written again.
+        `judge` says of the ledger as it stands what is to be charged, or why not. What is `held` is not written again.
         """
         failpoints.reach("before_reserve")
-        with self._spool.change() as (connection, ledger):
-            new = [ledger.dated(charge) for charge in charges if charge.charge_id not in ledger]
-            refusal = judge(ledger, new)
-            if refusal is None:
+        with self._spool.change() as ledger:
+            new = judge(ledger)
+            if not isinstance(new, PolicyRefusal):
                 for charge in new:
-                    self._spool.insert_charge(connection, charge)
+                    self._spool.insert_charge(charge)
                     ledger.put(charge)
                 row = replace(row, state=QuestionState.JOINED, changed_at=now, reason="", rule="")
-            elif (row.state, row.reason) != (QuestionState.REFUSED, refusal.message):
-                row = replace(row, state=QuestionState.REFUSED, changed_at=now)
-                row = replace(row, reason=refusal.message, rule=refusal.rule)
+            elif (row.state, row.reason) != (QuestionState.REFUSED, new.message):
+                row = replace(row, state=QuestionState.REFUSED, changed_at=now, reason=new.message, rule=new.rule)
             if row != held:
-                connection.execute(_PUT, self._values(row))
+                self.put(row)
         failpoints.reach("after_reserve")
-        return refusal
+        return new if isinstance(new, PolicyRefusal) else None
 
-    def leave(
-        self,
-        row: QuestionRow,
-        keep: frozenset[bytes] = frozenset(),
-        change: "AbstractContextManager[tuple[sqlite3.Connection, Ledger]] | None" = None,
-    ) -> int:
+    def leave(self, row: QuestionRow, keep: frozenset[bytes] = frozenset()) -> int:
         """Write how a question stands and free its units, but those to `keep` and those that anything was sent for.
 
-        Returns how many were freed. It is a transaction of its own or, with `change`, a part of another one.
+        Returns how many were freed.
         """
         failpoints.reach("before_free")
-        with change or self._spool.change() as (connection, ledger):
-            free = [
-                charge.charge_id
-                for charge in ledger.charges
-                if charge.question_id == row.question_id and not charge.sent and charge.charge_id not in keep
-            ]
-            for charge_id in free:
-                where = (self._spool.name, charge_id)
-                connection.execute("DELETE FROM ledger WHERE device=? AND charge_id=? AND sent=0", where)
-                ledger.drop(charge_id)
-            connection.execute(_PUT, self._values(row))
+        with self._spool.change() as ledger:
+            freed = self._free(ledger, row.question_id, keep)
+            self.put(row)
         failpoints.reach("after_free")
+        return freed
+
+    def end(self, question_id: QuestionId, now: float, ledger: Ledger) -> None:
+        """Write inside a change of the ledger that a joined question has ended; free what nothing was sent for."""
+        failpoints.reach("before_free")
+        row = QuestionState.ENDED.value, now, self._spool.name, question_id, QuestionState.JOINED.value
+        if self._spool.file.changed(_END, row):
+            self._free(ledger, question_id)
+        failpoints.reach("after_free")
+
+    def _free(self, ledger: Ledger, question_id: QuestionId, keep: frozenset[bytes] = frozenset()) -> int:
+        free = [
+            charge.charge_id
+            for charge in ledger.charges
+            if charge.question_id == question_id and not charge.sent and charge.charge_id not in keep
+        ]
+        for charge_id in free:
+            where = self._spool.name, charge_id
+            self._spool.file.changed("DELETE FROM ledger WHERE device=? AND charge_id=? AND sent=0", where)
+            ledger.drop(charge_id)
         return len(free)
 
     def coin_secret(self, source: RandomSource) -> bytes:
         """Return the 32 bytes from which this device's coins follow; drawn once, they live as long as its ledger."""
-        query = "SELECT secret FROM device WHERE name=?"
-        with self._spool.change() as (connection, _):
-            found = connection.execute(query, (self._spool.name,)).fetchone()
-            if found is not None and found[0] is not None:
-                return bytes(found[0])
-            secret = source.random_bytes(_COIN_SECRET_BYTES)
-            kept = connection.execute("UPDATE device SET secret=? WHERE name=?", (secret, self._spool.name))
-            if kept.rowcount != 1:
-                raise MachineError("the device's secret cannot be kept: its ledger has not begun")
-        return secret
-
-    def _values(self, row: QuestionRow) -> tuple[object, ...]:
-        named = (self._spool.name, row.question_id, row.name, row.offer)
-        return (*named, row.state.value, row.changed_at, row.reason, row.rule)
+        file, name = self._spool.file, self._spool.name
+        for _ in range(2):
+            found = file.rows("SELECT secret FROM device WHERE name=? AND secret IS NOT NULL", (name,))
+            if found:
+                return bytes(found[0][0])
+            # Of two processes the first one's stays.
+            drawn = source.random_bytes(_COIN_SECRET_BYTES)
+            file.changed("UPDATE device SET secret=? WHERE name=? AND secret IS NULL", (drawn, name))
+        raise MachineError("the device's secret cannot be kept: its ledger has not begun")
 
 
 def _row(row: tuple[Any, ...]) -> QuestionRow:
@@ -269,7 +264,7 @@ class Walks:
     timer: Timer
     source: RandomSource
     retry: Retry
-    pause_until: Callable[[float], Awaitable[None]]
+    pause_until: Callable[[float], Awaitable[float]]
     _known: "dict[QuestionId, tuple[int, tuple[int, ...] | WalkEnd]]" = field(
         init=False, repr=False, default_factory=dict
     )

@@ -71,7 +71,7 @@ class Rounds:
     book: Subscriptions
     private: PrivatePlaces
     conditions: Callable[[], bool]
-    pause_until: Callable[[float], Awaitable[None]]
+    pause_until: Callable[..., Awaitable[float]]
     notes: SignalNotes
 
     async def answer(
@@ -83,7 +83,8 @@ class Rounds:
             MachineError: the store failed; nothing was sent that is not stored.
         """
         formed: Sequence[OutboxEntry] = ()
-        report, fault = self.spool.report(assignment.window.window_id), ""
+        # Where nothing was sent for the unit, none of its windows has an answer.
+        report, fault = self.spool.report(assignment.window.window_id) if assignment.charge.sent else None, ""
         if report is None:
             begun, fault = await self._open(assignment, signals, still_asked)
             if isinstance(begun, Outcome):
@@ -125,41 +126,43 @@ class Rounds:
         """Return the first message, or why there is none; and the reading's fault, "" for none."""
         window = assignment.window
         opens, closes = window.round_one_opens, window.round_one_closes
-        if self.timer.now() >= closes:
+        if (now := self.timer.now()) >= closes:
             return Outcome.of(window, OutcomeKind.MISSED, _CLOSED), ""
-        first = min(self._moments(len(assignment.aggregators), opens, closes))
-        opened = await self._sessions_of(window, assignment.aggregators, first)
+        first = min(self._moments(len(assignment.aggregators), opens, closes, now))
+        opened = await self._sessions_of(window, assignment.aggregators, now, first)
         if isinstance(opened, Outcome):
             return opened, ""
-        await self.pause_until(first)
-        if why := self._missed(window, still_asked):
+        now = await self.pause_until(first)
+        if why := self._missed(window, still_asked, now):
             return Outcome.of(window, OutcomeKind.MISSED, why), ""
-        readings = await read_parts(signals, window.parts)
-        fault = self.notes.note(window, readings)
-        while self.timer.now() < window.round_one_closes:
+        readings, now = await read_parts(signals, window.parts), self.timer.now()
+        fault = self.notes.note(window, readings, now)
+        while now < closes:
             begun = self._charge(assignment, opened, readings)
             if begun is not None:
                 return begun, fault
-            # While they were read, another answer has found that an aggregator has lost the session of both.
-            opened = await self._sessions_of(window, assignment.aggregators, self.timer.now())
+            # Another answer, maybe of another process, has found that an aggregator has lost the session of both.
+            self.sessions.take_up()
+            opened = await self._sessions_of(window, assignment.aggregators, now, now)
             if isinstance(opened, Outcome):
                 return opened, fault
+            now = self.timer.now()
         return Outcome.of(window, OutcomeKind.MISSED, "round one closed while the signal was read"), fault
 
     async def _sessions_of(
-        self, window: Window, aggregators: tuple[Aggregator, ...], before: float
+        self, window: Window, aggregators: tuple[Aggregator, ...], now: float, before: float
     ) -> tuple[SessionRow, ...] | Outcome:
         closes = window.round_one_closes
-        opened = await self.sessions.open_all(aggregators, window.round_two_closes, before, closes)
+        opened = await self.sessions.open_all(aggregators, window.round_two_closes, now, before, closes)
         if isinstance(opened, RejectReason):
             return Outcome.of(window, OutcomeKind.REJECTED, opened.label)
         if opened is None:
             return Outcome.of(window, OutcomeKind.GIVEN_UP, "an aggregator was out of reach until round one closed")
         return opened
 
-    def _missed(self, window: Window, still_asked: Callable[[], bool]) -> str:
+    def _missed(self, window: Window, still_asked: Callable[[], bool], now: float) -> str:
         """Return why a window passes unanswered, "" if it does not."""
-        if self.timer.now() >= window.round_one_closes:
+        if now >= window.round_one_closes:
             return _CLOSED
         if not still_asked():
             return "the window is not asked any more"
@@ -222,7 +225,7 @@ class Rounds:
         if report.phase is Phase.ROUND_TWO:
             opens, closes, round_number = closes, window.round_two_closes, 2
         entries = formed or self.spool.outbox(window.window_id, round_number)
-        moments = self._moments(len(entries), opens, closes, one_now=bool(formed))
+        moments = self._moments(len(entries), opens, closes, self.timer.now(), one_now=bool(formed))
         answer = await self.delivery.deliver(window, entries, moments, closes)
         if isinstance(answer, RejectReason):
             return self._end(window, report, Phase.REJECTED, answer.label)
@@ -244,8 +247,8 @@ class Rounds:
 
     async def _form_second(self, window: Window, report: Report) -> tuple[Report, Sequence[OutboxEntry]]:
         opens, closes = window.round_one_closes, window.round_two_closes
-        await self.pause_until(min(self._moments(len(window.aggregators), opens, closes)))
-        if self.timer.now() >= closes:
+        now = self.timer.now()
+        if await self.pause_until(min(self._moments(len(window.aggregators), opens, closes, now)), now) >= closes:
             return self._end(window, report, Phase.GIVEN_UP, "round two has closed"), ()
         secret = TwoRoundSecret.decode(report.secret)
         entries = _outbox_entries(window, secret.keys, round_two_parts(window, secret))
@@ -258,14 +261,14 @@ class Rounds:
         end = self.book.ending(window.question.question_id, window.question.index)
         return self.spool.advance(report, phase, reason=reason, end=end)
 
-    def _moments(self, parts: int, opens: float, closes: float, *, one_now: bool = False) -> list[float]:
-        """Return when each part of a round is sent: apart and uniform in what is left of the first `spread` of it.
+    def _moments(self, parts: int, opens: float, closes: float, now: float, *, one_now: bool = False) -> list[float]:
+        """Return when each part of a round is sent: apart, uniform in what is left `now` of the first `spread` of it.
 
         So neither the time of one part nor the time between two tells anything. The rest of the round is for re-sends;
         a device that wakes in it sends at once. With `one_now` one part, any of them, leaves now: a round is formed at
         the earliest of its parts' moments, and given that one the others are uniform in what is left.
         """
-        start = max(self.timer.now(), opens)
+        start = max(now, opens)
         last = opens + float(self.settings.spread) * (closes - opens)
         moments = [start + uniform_seconds(self.source, max(0.0, last - start)) for _ in range(parts)]
         if one_now:
@@ -309,7 +312,7 @@ class QuestionLoop:
     walks: Walks
     timer: Timer
     under_way: dict[WindowId, Window]
-    pause_until: Callable[..., Awaitable[None]]
+    pause_until: Callable[..., Awaitable[float]]
     fetch_offers: Callable[[], Awaitable[Iterable[QuestionOffer]]]
 
     async def run(
@@ -326,36 +329,31 @@ class QuestionLoop:
         Returns when none is left, when the owner or an order has ended the device's part or, with `until_failed`, when
         this machine has failed: who takes the question up again answers the same window while it is open.
         """
-        last = -1
+        last, now = -1, self.timer.now()
         while (question := self.book.joined(question_id)) is not None:
-            index = question.next_window(last, self.timer.now())
-            if index is None:
-                if question.last_chance(last) <= self.timer.now():
-                    if last < 0 and (ended := self._ended(question)) is not None:
-                        report(ended)
-                    self.book.finish(question_id, last)
-                    return
-                look = min(self.timer.now() + _LOOK_S, question.last_chance(last))
-                if look >= horizon:
-                    return
-                await self.pause_until(look, again=True)
-                continue
-            opens = question.asked.schedule.opens(index)
+            index = question.next_window(last, now)
+            if index is None and question.last_chance(last) <= now:
+                if last < 0 and (ended := self._ended(question)) is not None:
+                    report(ended)
+                self.book.finish(question_id, last)
+                return
+            look = min(now + _LOOK_S, question.last_chance(last))
+            opens = look if index is None else question.asked.schedule.opens(index)
             if opens >= horizon:
                 return
-            if opens > self.timer.now():
+            if index is None or opens > now:
                 # Orders and the owner's word may come while it waits: it looks again before it answers.
-                await self.pause_until(opens, again=True)
+                now = await self.pause_until(opens, now, again=True)
                 continue
-            outcome = await self._answer(question, index, signals)
-            last = index
-            if outcome is None:
-                continue
-            report(outcome)
-            if outcome.kind is OutcomeKind.FAILED and until_failed:
-                return
-            if outcome.kind is OutcomeKind.REFUSED:
-                self.book.note(question_id, PolicyRefusal(rule=outcome.rule, message=outcome.reason))
+            outcome, last = await self._answer(question, index, signals), index
+            if outcome is not None:
+                report(outcome)
+                is_last = outcome.kind is OutcomeKind.DELIVERED and question.last_chance(index) == 0
+                if is_last or (outcome.kind is OutcomeKind.FAILED and until_failed):
+                    return  # The last answer has written that its question has ended.
+                if outcome.kind is OutcomeKind.REFUSED:
+                    self.book.note(question_id, PolicyRefusal(rule=outcome.rule, message=outcome.reason))
+            now = self.timer.now()
 
     def _ended(self, question: KnownQuestion) -> Outcome | None:
         """Return how the only window ended where it closed while nobody looked; what is begun is taken up elsewhere."""

@@ -121,19 +121,23 @@ class SessionKeeper:
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def open_all(
-        self, aggregators: Sequence[Aggregator], needed_until: int, before: float, deadline: float
+        self, aggregators: Sequence[Aggregator], needed_until: int, now: float, before: float, deadline: float
     ) -> tuple[SessionRow, ...] | RejectReason | None:
         """Return one session an aggregator, in their order, each valid beyond `needed_until` (Unix seconds).
 
-        One that is not open is asked for at a moment of its own, drawn uniformly from now to `before`, so that the
+        One that is not open is asked for at a moment of its own, drawn uniformly from `now` to `before`, so that the
         requests of one device to several aggregators do not leave together. Returns the reason when an aggregator
         refuses for good, None when one stayed out of reach until `deadline`.
         """
-        self.take_up()
         needed = needed_until + _EXPIRY_SLACK_S
         found = [self._reusable(one, needed) for one in aggregators]
         if None in found:
-            answers = await self._activity.together([self._open(one, needed, before, deadline) for one in aggregators])
+            self.take_up()
+            found = [self._reusable(one, needed) for one in aggregators]
+        if None in found:
+            answers = await self._activity.together(
+                [self._open(one, needed, now, before, deadline) for one in aggregators]
+            )
             if isinstance(answers, RejectReason):
                 return answers
             found = answers
@@ -147,7 +151,7 @@ class SessionKeeper:
         return self._known.get(session_id)
 
     def take_up(self) -> None:
-        """Go on from the sessions as they are stored now: every answer that begins moves its sessions on."""
+        """Go on from the sessions as they are stored now: another process may have moved them on, or forgotten some."""
         stored = {row.session_id: row for row in self._spool.sessions()}
         # One that no answer has used is in memory only. Of any other, what is not stored any more was forgotten, maybe
         # by another process: taken up again it would use keys of before a second time.
@@ -178,18 +182,17 @@ class SessionKeeper:
         self._identity = identity
 
     async def _open(
-        self, aggregator: Aggregator, needed: int, before: float, deadline: float
+        self, aggregator: Aggregator, needed: int, now: float, before: float, deadline: float
     ) -> SessionRow | RejectReason | None:
-        now = self._timer.now()
         if before > now and self._reusable(aggregator, needed) is None:
-            await self._activity.pause_until(now + uniform_seconds(self._source, before - now))
+            now = await self._activity.pause_until(now + uniform_seconds(self._source, before - now))
         # Two windows asked at the same time share one session: the second waits and finds it.
         async with self._locks.setdefault(aggregator.aggregator_id, asyncio.Lock()):
             session = self._reusable(aggregator, needed)
             if session is not None:
                 return session
             ends = int(self._identity.certificate.not_valid_after_utc.timestamp())
-            expiry = _expiry(max(int(self._timer.now()) + self._lifetime_s, needed), ends)
+            expiry = _expiry(max(int(now) + self._lifetime_s, needed), ends)
             if needed > expiry:
                 return RejectReason.BAD_CERTIFICATE  # No hour is between the window's end and the certificate's.
             return await self._open_new(aggregator, expiry, deadline)
@@ -287,7 +290,7 @@ class Delivery:
         No part waits for another, nor hears of its receipt: who delays an answer moves no other part. The answer is a
         reason when an aggregator refuses for good; what has not left then stays.
         """
-        left = {entry.position: moment for entry, moment in zip(entries, moments, strict=True)}
+        left = dict(zip(entries, moments, strict=True))
         parts = [
             self._deliver_part(window, entry, moment, deadline, left)
             for entry, moment in zip(entries, moments, strict=True)
@@ -298,34 +301,35 @@ class Delivery:
         return DeliveryEnd.WINDOW_CLOSED if DeliveryEnd.WINDOW_CLOSED in ends else DeliveryEnd.RECEIPTED
 
     async def _deliver_part(
-        self, window: Window, entry: OutboxEntry, moment: float, deadline: float, left: dict[int, float]
+        self, window: Window, entry: OutboxEntry, moment: float, deadline: float, left: dict[OutboxEntry, float]
     ) -> DeliveryEnd | RejectReason:
-        await self._activity.pause_until(moment)
+        now = await self._activity.pause_until(moment)
         backoff = Backoff(self._retry, self._source)
-        while self._timer.now() < deadline:
+        while now < deadline:
             answer = await self._attempt(window, entry, backoff)
             failpoints.reach("after_round_one_sent" if entry.round != 2 else "after_round_two_sent")
             if isinstance(answer, RejectReason):
                 return answer
-            now = self._timer.now()
             if answer is _Attempt.RECEIPTED:
-                del left[entry.position]
-                self._keep_receipts(window, entry.round, left, now)
+                del left[entry]
+                if left:
+                    self._keep_receipts(window, left, self._timer.now())
                 return DeliveryEnd.RECEIPTED
+            now = self._timer.now()
             delay = min(backoff.next_delay(), max(0.0, deadline - now))
-            left[entry.position] = now + delay
-            self._keep_receipts(window, entry.round, left, now)
+            left[entry] = now + delay
+            self._keep_receipts(window, left, now)
             await self._timer.sleep(delay)
+            now = self._timer.now()
         return DeliveryEnd.WINDOW_CLOSED
 
-    def _keep_receipts(self, window: Window, round_number: int, left: Mapping[int, float], now: float) -> None:
+    def _keep_receipts(self, window: Window, left: Mapping[OutboxEntry, float], now: float) -> None:
         """Store the receipts of a round, unless all parts that are `left` are due soon: then the next phase erases all.
 
         After a restart a part without one is sent again, which tells its aggregator that this device was started.
         """
-        receipted = [position for position in range(len(window.aggregators)) if position not in left]
-        if receipted and max(left.values(), default=now) - now > _SOON_S:
-            self._spool.receipted(window.window_id, round_number, receipted)
+        if len(left) < len(window.aggregators) and max(left.values()) - now > _SOON_S:
+            self._spool.receipted(window.window_id, left)
 
     async def _attempt(self, window: Window, entry: OutboxEntry, backoff: Backoff) -> _Attempt | RejectReason:
         aggregator = window.aggregators[entry.position]

@@ -7,8 +7,8 @@ shows no coin, secret or ciphertext.
 
 import os
 import sqlite3
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,6 +30,8 @@ from fleetcount_client.spool_rows import (
     SessionRow,
     charge_of_row,
     loss_text,
+    outbox_bytes,
+    outbox_of,
     refusal_of_row,
     report_of_row,
     session_of_row,
@@ -53,9 +55,8 @@ _TABLES: Final = (
     " relation TEXT NOT NULL, answers TEXT NOT NULL, promise TEXT NOT NULL, loss TEXT, question_id BLOB,"
     " sent INTEGER NOT NULL, counts_until INTEGER, PRIMARY KEY(device, charge_id)) WITHOUT ROWID",
     "CREATE TABLE report(device TEXT, window_id BLOB, phase INTEGER NOT NULL, reason TEXT NOT NULL,"
-    " secret BLOB NOT NULL, charge_id BLOB, asked_at INTEGER NOT NULL, PRIMARY KEY(device, window_id)) WITHOUT ROWID",
-    "CREATE TABLE parcel(device TEXT, window_id BLOB, round INTEGER, position INTEGER, instalment BLOB NOT NULL,"
-    " PRIMARY KEY(device, window_id, round, position))",
+    " secret BLOB NOT NULL, charge_id BLOB, asked_at INTEGER NOT NULL, outbox BLOB NOT NULL,"
+    " PRIMARY KEY(device, window_id))",
     "CREATE TABLE questions(device TEXT, question_id BLOB, name TEXT NOT NULL, offer BLOB NOT NULL,"
     " state INTEGER NOT NULL, changed_at REAL NOT NULL, reason TEXT NOT NULL, rule TEXT NOT NULL,"
     " PRIMARY KEY(device, question_id))",
@@ -128,6 +129,19 @@ class StateFile:
         """
         try:
             return self._open().execute(query, values).fetchall()
+        except (sqlite3.Error, OSError) as error:
+            raise MachineError(f"state file {self._path}: {error}") from error
+
+    def changed(self, statement: str, *rows: Sequence[object]) -> int:
+        """Run a statement for each row of values; return how many rows of the file it has changed.
+
+        Each is a part of the open transaction; outside of one it is a durable transaction of its own.
+
+        Raises:
+            MachineError: as for `transaction`.
+        """
+        try:
+            return self._open().executemany(statement, rows).rowcount
         except (sqlite3.Error, OSError) as error:
             raise MachineError(f"state file {self._path}: {error}") from error
 
@@ -216,9 +230,8 @@ class Spool:
         """Return when this device's ledger began, and with which certificate; a new ledger begins now, with this."""
         if (known := self.known_age()) is not None:
             return known
-        with self._file.transaction() as connection:
-            row = (self._device, now, first_valid)
-            connection.execute("INSERT OR IGNORE INTO device(name,created_at,first_valid) VALUES(?,?,?)", row)
+        row = (self._device, now, first_valid)
+        self._file.changed("INSERT OR IGNORE INTO device(name,created_at,first_valid) VALUES(?,?,?)", row)
         return LedgerAge(created_at=now, first_valid=first_valid)
 
     def known_age(self) -> LedgerAge | None:
@@ -277,14 +290,15 @@ class Spool:
         Raises:
             MachineError: the store failed; nothing was changed.
         """
-        with self.change() as (connection, ledger):
-            if self.report(window_id) is not None:
-                return PolicyRefusal(rule="answered", message="the window has been answered before")
+        with self.change() as ledger:
             held = ledger.get(charge.charge_id)
             if held is None:
                 return PolicyRefusal(
                     rule="reserved", message="nothing is reserved for this window: its question was left"
                 )
+            # Where nothing was sent for the unit, none of its windows has an answer.
+            if held.sent and self.report(window_id) is not None:
+                return PolicyRefusal(rule="answered", message="the window has been answered before")
             refusal = judge(ledger)
             # All or nothing: a charge without bytes would pay for no answer, bytes without a charge would be free.
             if refusal is not None:
@@ -294,38 +308,34 @@ class Spool:
             if any(row.number > (MAX_KEY_NUMBER if row.session_id in stored else 1) for row in current):
                 return None
             begun = form(current)
-            self._mark_sent(connection, ledger, ledger.dated(held))
-            self._insert(connection, charge, window, begun.report)
-            self._insert_entries(connection, window_id, begun.entries)
-            self._put_sessions(connection, begun.sessions)
+            self._mark_sent(ledger, ledger.dated(held))
+            self._insert(charge, window, begun)
             return begun
 
-    def _mark_sent(self, connection: sqlite3.Connection, ledger: "Ledger", charge: Charge) -> None:
-        times, where = (charge.asked_until, charge.counts_until), (self._device, charge.charge_id)
-        connection.execute(
-            "UPDATE ledger SET sent=1,asked_until=?,counts_until=? WHERE device=? AND charge_id=?", (*times, *where)
-        )
+    def _mark_sent(self, ledger: "Ledger", charge: Charge) -> None:
+        row = charge.asked_until, charge.counts_until, self._device, charge.charge_id
+        self._file.changed("UPDATE ledger SET sent=1,asked_until=?,counts_until=? WHERE device=? AND charge_id=?", row)
         ledger.sent(charge)
 
     @contextmanager
-    def change(self) -> "Generator[tuple[sqlite3.Connection, Ledger]]":
+    def change(self) -> "Generator[Ledger]":
         """Run the block as one transaction that may change rows of the ledger and, alike, the sums in memory."""
         count = "INSERT INTO change VALUES(?,1) ON CONFLICT(device) DO UPDATE SET number=number+1"
         try:
-            with self._file.transaction() as connection:
+            with self._file.transaction():
                 # Under the transaction's lock no other process can charge between the judgement and the row.
                 number, ledger = self._numbered()
                 before = ledger.changes
-                yield connection, ledger
+                yield ledger
                 if ledger.changes != before:  # A transaction that writes nothing waits for no disk.
-                    connection.execute(count, (self._device,))
+                    self._file.changed(count, (self._device,))
                     self._keep(number + 1, ledger)
         except BaseException:
             # What the block has changed in memory did not become durable: the sums are read anew.
             self._kept = None
             raise
 
-    def insert_charge(self, connection: sqlite3.Connection, charge: Charge) -> None:
+    def insert_charge(self, charge: Charge) -> None:
         """Write the row of a charge inside a `change`; the sums in memory are the caller's."""
         epsilon = None if charge.epsilon is None else str(charge.epsilon)
         named = (charge.charge_id, charge.name, charge.signal, charge.asked_at, charge.asked_until)
@@ -339,36 +349,27 @@ class Spool:
             charge.sent,
             charge.counts_until,
         )
-        connection.execute(f"INSERT INTO ledger({_LEDGER}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", row)
+        self._file.changed(f"INSERT INTO ledger({_LEDGER}) VALUES(?,?,?,?,?,?,?,?,?,?,?,?,?,?,?)", row)
 
-    def _insert(self, connection: sqlite3.Connection, charge: Charge, window: bytes, report: Report) -> None:
-        connection.execute("INSERT OR IGNORE INTO windows VALUES(?,?)", (report.window_id, window))
-        connection.execute(
-            "INSERT INTO report VALUES(?,?,?,?,?,?,?)",
+    def _insert(self, charge: Charge, window: bytes, begun: Beginning) -> None:
+        report = begun.report
+        self._file.changed("INSERT OR IGNORE INTO windows VALUES(?,?)", (report.window_id, window))
+        self._file.changed(
+            "INSERT INTO report VALUES(?,?,?,?,?,?,?,?)",
             (
                 *(self._device, report.window_id, report.phase.value, report.reason, report.secret),
-                *(charge.charge_id, charge.asked_at),
+                *(charge.charge_id, charge.asked_at, outbox_bytes(begun.entries)),
             ),
         )
-
-    def _insert_entries(
-        self, connection: sqlite3.Connection, window_id: WindowId, entries: Iterable[OutboxEntry]
-    ) -> None:
-        connection.executemany(
-            "INSERT INTO parcel VALUES(?,?,?,?,?)",
-            [(self._device, window_id, entry.round, entry.position, entry.instalment) for entry in entries],
-        )
-
-    def _put_sessions(self, connection: sqlite3.Connection, sessions: Iterable[SessionRow]) -> None:
-        connection.executemany(
+        self._file.changed(
             "INSERT OR REPLACE INTO session VALUES(?,?,?,?,?,?,?,?)",
-            [
+            *(
                 (
                     *(self._device, row.session_id, row.aggregator_id, row.hpke_key),
                     *(row.secret, row.receipt_key, row.number, row.expiry),
                 )
-                for row in sessions
-            ],
+                for row in begun.sessions
+            ),
         )
 
     # Reports.
@@ -402,20 +403,20 @@ class Spool:
         return tuple(bytes(row[0]) for row in self._file.rows(query, (self._device,)))
 
     def outbox(self, window_id: WindowId, round_number: int) -> tuple[OutboxEntry, ...]:
-        """Return the bytes of a round that are not receipted yet, in the aggregators' order."""
-        query = (
-            "SELECT round,position,instalment FROM parcel WHERE device=? AND window_id=? AND round=? ORDER BY position"
-        )
-        rows = self._file.rows(query, (self._device, window_id, round_number))
-        return tuple(OutboxEntry(round=row[0], position=row[1], instalment=bytes(row[2])) for row in rows)
+        """Return the bytes of a round that are not receipted yet, in the aggregators' order.
 
-    def receipted(self, window_id: WindowId, round_number: int, positions: Iterable[int]) -> None:
-        """Forget the bytes that aggregators have receipted."""
-        with self._file.transaction() as connection:
-            connection.executemany(
-                "DELETE FROM parcel WHERE device=? AND window_id=? AND round=? AND position=?",
-                [(self._device, window_id, round_number, position) for position in positions],
-            )
+        Raises:
+            DecodeError: what is stored is damaged.
+        """
+        rows = self._file.rows("SELECT outbox FROM report WHERE device=? AND window_id=?", (self._device, window_id))
+        return tuple(entry for (stored,) in rows for entry in outbox_of(stored) if entry.round == round_number)
+
+    def receipted(self, window_id: WindowId, left: Collection[OutboxEntry]) -> None:
+        """Keep of a round only what is `left` without a receipt, one part at least; nothing if the round is over."""
+        phase = Phase.ROUND_TWO if any(one.round == 2 for one in left) else Phase.ROUND_ONE
+        row = outbox_bytes(left), self._device, window_id, phase.value
+        # The same bytes again are not written again.
+        self._file.changed("UPDATE report SET outbox=? WHERE device=? AND window_id=? AND phase=?", row)
 
     def advance(
         self,
@@ -424,7 +425,7 @@ class Spool:
         *,
         reason: str = "",
         entries: Iterable[OutboxEntry] = (),
-        end: Callable[..., object] | None = None,
+        end: "Callable[[Ledger], object] | None" = None,
     ) -> Report:
         """Move a report on, with the bytes of its next round or, into a final phase, with everything of it erased.
 
@@ -440,30 +441,25 @@ class Spool:
         secret = report.secret if phase is Phase.BETWEEN else b""
         moved = Report(window_id=report.window_id, phase=phase, reason=reason, secret=secret)
         if end is None:
-            with self._file.transaction() as connection:
-                self._move(connection, report.phase, moved, entries)
+            self._move(report.phase, moved, entries)
         else:
-            with self.change() as (connection, ledger):
-                self._move(connection, report.phase, moved, entries)
-                end(change=nullcontext((connection, ledger)))
+            with self.change() as ledger:
+                self._move(report.phase, moved, entries)
+                end(ledger)
         if phase.final and not self._device:
             self._file.erase()
         return moved
 
-    def _move(
-        self, connection: sqlite3.Connection, before: Phase, moved: Report, entries: Iterable[OutboxEntry]
-    ) -> None:
-        # The old phase in the condition lets one process alone make the move. The bytes of the old round go in the
-        # same transaction in which those of the new one come: after a crash there is one round's, never both.
-        where = (self._device, moved.window_id)
-        changed = connection.execute(
-            "UPDATE report SET phase=?,reason=?,secret=? WHERE device=? AND window_id=? AND phase=?",
-            (moved.phase.value, moved.reason, moved.secret, *where, before.value),
-        ).rowcount
-        if changed != 1:
+    def _move(self, before: Phase, moved: Report, entries: Iterable[OutboxEntry]) -> None:
+        # The old phase in the condition lets one process alone make the move. The bytes of the new round take the
+        # place of those of the old one: after a crash there is one round's, never both.
+        row = moved.phase.value, moved.reason, moved.secret, outbox_bytes(entries)
+        where = self._device, moved.window_id, before.value
+        if not self._file.changed(
+            "UPDATE report SET phase=?,reason=?,secret=?,outbox=? WHERE device=? AND window_id=? AND phase=?",
+            (*row, *where),
+        ):
             raise MachineError(f"another process has moved the report on from phase {before.name}")
-        connection.execute("DELETE FROM parcel WHERE device=? AND window_id=?", where)
-        self._insert_entries(connection, moved.window_id, entries)
 
     # Sessions.
 
@@ -479,8 +475,7 @@ class Spool:
         """Erase the keys of a session, as if all were used; what is left checks the receipts of answers under way."""
         used_up = bytes(SESSION_SECRET_BYTES), MAX_KEY_NUMBER + 1
         row = *used_up, self._device, session_id
-        with self._file.transaction() as connection:
-            connection.execute("UPDATE session SET secret=?,number=? WHERE device=? AND session_id=?", row)
+        self._file.changed("UPDATE session SET secret=?,number=? WHERE device=? AND session_id=?", row)
 
     def tidy(self, now: float) -> None:
         """Erase sessions that have expired and windows that no unfinished answer needs; the ledger is never erased."""

@@ -4,7 +4,7 @@ Reads and writes nothing, and shows no coin, secret or ciphertext.
 """
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fleetcount_mechanisms.answers import Relation
 from fleetcount_protocol.ids import QuestionId, SessionId, WindowId
+from fleetcount_protocol.layout import Reader, sized, uint
 
 from fleetcount_client.charges import Charge
 
@@ -156,6 +157,21 @@ def _loss(text: str | None) -> "LossVector | None":
     return LossVector(
         orders=tuple(order for order, _ in orders), at=tuple(at for _, at in orders), pure=pure[0] if pure else None
     )
+
+
+def outbox_bytes(entries: Iterable[OutboxEntry]) -> bytes:
+    """Return the bytes of a round as the file keeps them beside their report."""
+    return b"".join(uint(one.round, 1) + uint(one.position, 1) + sized(one.instalment, 4) for one in entries)
+
+
+def outbox_of(stored: bytes) -> tuple[OutboxEntry, ...]:
+    """Return what `outbox_bytes` was given; raises DecodeError for anything else."""
+    reader, found, size = Reader(stored, "a stored outbox", len(stored)), list[OutboxEntry](), 0
+    while size < len(stored):
+        one = OutboxEntry(round=reader.uint(1), position=reader.uint(1), instalment=reader.sized(4, 0, len(stored)))
+        size += 6 + len(one.instalment)
+        found.append(one)
+    return tuple(found)
 
 
 def report_of_row(row: tuple[Any, ...]) -> Report:

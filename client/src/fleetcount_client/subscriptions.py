@@ -5,7 +5,7 @@ from a truth or a place. Sends nothing and reads no signal.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
 from math import ceil
@@ -140,15 +140,20 @@ class Subscriptions:
     # What aggregators say.
 
     def take(
-        self, offers: Iterable[QuestionOffer], signals: Mapping[str, SignalSource] | None = None
+        self,
+        offers: Iterable[QuestionOffer],
+        signals: Mapping[str, SignalSource] | None = None,
+        *,
+        by_word: bool = False,
     ) -> dict[QuestionId, Outcome]:
-        """Check what is on offer and keep it; join what the rule and the policy allow; obey orders.
+        """Check what is on offer and keep it; join what the policy allows by the rule or `by_word`; obey orders.
 
         Of an offer only what verifies is kept: a bad key list or order hides neither the question nor the others.
         Returns the questions that are refused, cannot be stored, or are first seen when none of their windows is left;
         of one that not all trusted aggregators have signed nothing is kept. `signals` as for `join`.
         """
-        rows, refused, seen = self._recent(), dict[QuestionId, Outcome](), set[QuestionId]()
+        now = self._clock.now()
+        rows, refused, seen = self._recent(now), dict[QuestionId, Outcome](), set[QuestionId]()
         for offer in offers:
             question = offer.signed.question
             refused.pop(question.question_id, None)  # Each aggregator offers it: the last word counts.
@@ -159,12 +164,12 @@ class Subscriptions:
                 row = self._rows.get(question.question_id) if is_seen else row
                 self._trust.check_question(offer.signed)
                 known = None if row is None else self._readable(row)
-                merged = self._with_slot(_merged(offer, known, self._trust, self._clock.now()))
+                merged = self._with_slot(_merged(offer, known, self._trust, now))
                 question = merged.asked
-                if known is None and merged.next_window(-1, self._clock.now()) is None:
+                if known is None and merged.next_window(-1, now) is None:
                     refused[question.question_id] = Outcome.of(_first_window(question), OutcomeKind.MISSED, _NONE_LEFT)
                     continue
-                refusal = self._take(merged, row, known, signals)
+                refusal = self._take(merged, row, known, signals, now, by_word=by_word)
             except (QuestionError, PeerError) as error:
                 _LOG.info("question %s on offer is not taken: %s", question.question_id, error)
                 refusal = PolicyRefusal(rule="aggregators", message=str(error)) if row is None else None
@@ -176,7 +181,7 @@ class Subscriptions:
                 refused[question.question_id] = _refused(question, refusal)
         return refused
 
-    def _recent(self) -> dict[QuestionId, QuestionRow]:
+    def _recent(self, now: float) -> dict[QuestionId, QuestionRow]:
         """Return what is known; erase questions that are over for longer than a period, but no charge."""
         rows = {row.question_id: row for row in self._rows.all()}
         for row in list(rows.values()):
@@ -184,7 +189,7 @@ class Subscriptions:
             if known is None:
                 continue
             over = known.asked.schedule.end + self._policy.budget_period_s
-            if row.state is not QuestionState.JOINED and over < self._clock.now():
+            if row.state is not QuestionState.JOINED and over < now:
                 self._rows.erase(row.question_id)
                 self._read.pop(row.question_id, None)
                 del rows[row.question_id]
@@ -209,10 +214,12 @@ class Subscriptions:
         held: QuestionRow | None,
         known: KnownQuestion | None,
         signals: Mapping[str, SignalSource] | None,
+        now: float,
+        *,
+        by_word: bool,
     ) -> PolicyRefusal | None:
         question_id = merged.asked.question_id
         encoded = QUESTION_OFFER.encode(merged.offer)
-        now = self._clock.now()
         row = held or QuestionRow(
             question_id=question_id,
             name=merged.asked.name,
@@ -225,11 +232,12 @@ class Subscriptions:
             row = replace(row, offer=encoded)
         self._read[question_id] = encoded, merged
         auto = self._rule is JoinRule.AUTO or merged.asked.schedule.windows == 1
-        if (row.state in _ANY_TIME and auto) or (row.state is QuestionState.ENDED and row.changed_at > now):
+        by_word &= row.state is not QuestionState.JOINED
+        if by_word or (row.state in _ANY_TIME and auto) or (row.state is QuestionState.ENDED and row.changed_at > now):
             # What is asked once is answered as the policy says; the owner is asked about what goes on. What ended later
             # than now ended by a clock that was set back since.
             if not merged.is_over(now):
-                return self._join(row, held, merged, signals)
+                return self._join(row, held, merged, signals, now)
         elif row.state is QuestionState.JOINED and (known is None or known.stopped != merged.stopped):
             # A stop frees what it has made pointless; nothing is freed by a pause, whose windows may come back.
             units = open_units(merged.asked, now, (*merged.stopped, *merged.of_others))
@@ -237,7 +245,8 @@ class Subscriptions:
             return None
         if row != held:
             self._rows.put(row)
-        return None
+        was_refused = by_word and row.state is QuestionState.REFUSED
+        return PolicyRefusal(rule=row.rule, message=row.reason) if was_refused else None
 
     # What the owner says.
 
@@ -250,7 +259,7 @@ class Subscriptions:
             UsageError: no such question is known.
         """
         row = self._row(question_id)
-        return self._join(row, row, self.known(row), signals)
+        return self._join(row, row, self.known(row), signals, self._clock.now())
 
     def _join(
         self,
@@ -258,25 +267,11 @@ class Subscriptions:
         held: QuestionRow | None,
         known: KnownQuestion,
         signals: Mapping[str, SignalSource] | None,
+        now: float,
     ) -> PolicyRefusal | None:
         if row.state is QuestionState.JOINED:
             return None
-        charges, now = self._charges(known, signals), self._clock.now()
-        if isinstance(charges, PolicyRefusal):
-            return self._rows.join(row, (), lambda _, __: charges, now, held)
-        return self._rows.join(row, charges, self._judge, now, held)
-
-    def take_part(
-        self, question_id: QuestionId, signals: Mapping[str, SignalSource] | None = None
-    ) -> PolicyRefusal | None:
-        """Join a question, if there is something to join: None also for one that is over, unless it was refused."""
-        row = self._rows.get(question_id)
-        if row is None:
-            return None
-        known = self.known(row)
-        if known.is_over(self._clock.now()):
-            return PolicyRefusal(rule=row.rule, message=row.reason) if row.state is QuestionState.REFUSED else None
-        return self._join(row, row, known, signals)
+        return self._rows.join(row, partial(self._new, known, signals, now), now, held)
 
     def would_refuse(
         self, offer: QuestionOffer, signals: Mapping[str, SignalSource] | None = None
@@ -294,17 +289,17 @@ class Subscriptions:
         row = self._rows.get(offer.signed.question.question_id)
         if row is not None and row.state is QuestionState.JOINED:
             return None
-        charges = self._charges(merged, signals)
-        if isinstance(charges, PolicyRefusal):
-            return charges
-        ledger = self._spool.ledger()
-        return self._judge(ledger, [one for one in charges if one.charge_id not in ledger])
+        new = self._new(merged, signals, self._clock.now(), self._spool.ledger())
+        return new if isinstance(new, PolicyRefusal) else None
 
-    def _charges(
-        self, known: KnownQuestion, signals: Mapping[str, SignalSource] | None
-    ) -> tuple[Charge, ...] | PolicyRefusal:
-        """Return what taking part from now on costs, or why no price would do."""
-        question, now = known.asked, self._clock.now()
+    def _new(
+        self, known: KnownQuestion, signals: Mapping[str, SignalSource] | None, now: float, ledger: Ledger
+    ) -> list[Charge] | PolicyRefusal:
+        """Return what taking part from now on would add to the ledger, or why it may not.
+
+        Units that something was sent for before keep their charge and are not judged again.
+        """
+        question = known.asked
         refusal = judge_question(self._policy, question, window_at(question, 0))
         if refusal is None and signals is not None:
             refusal = judge_sources(signals, question.parts)
@@ -314,12 +309,15 @@ class Subscriptions:
         ready = ready_at(self._policy, age)
         # A window that is open as the ledger becomes ready may be answered from then on, and is not waited for.
         begin = now if ready <= now else ceil(ready) + question.schedule.round_one_s - 1
-        unknown, ledger = unknown_before(self._policy, age), self._spool.ledger()
+        unknown = unknown_before(self._policy, age)
         charges = charges_of_question(
             question, self._policy, begin, unknown, (*known.stopped, *known.of_others), ledger
         )
         over = PolicyRefusal(rule="question", message="none of its windows is left to answer")
-        return charges or judge_age(self._policy, age, now) or over
+        if not charges:
+            return judge_age(self._policy, age, now) or over
+        new = ledger.new(charges)
+        return ledger.judge(self._policy, new) or new
 
     def leave(self, question_id: QuestionId) -> int:
         """Take part no more and free every unit nothing was ever sent for; return how many these were.
@@ -331,9 +329,6 @@ class Subscriptions:
         return self._rows.leave(
             replace(row, state=QuestionState.LEFT, changed_at=self._clock.now(), reason="the owner's word")
         )
-
-    def _judge(self, ledger: Ledger, charges: Sequence[Charge]) -> PolicyRefusal | None:
-        return ledger.judge(self._policy, charges)
 
     def _row(self, question_id: QuestionId) -> QuestionRow:
         row = self._rows.get(question_id)
@@ -430,17 +425,15 @@ class Subscriptions:
     def finish(self, question_id: QuestionId, after: int) -> None:
         """Write a joined question as ended once no window behind `after` is left, and free what was not sent."""
         if (end := self.ending(question_id, after)) is not None:
-            end()
+            with self._spool.change() as ledger:
+                end(ledger)
 
-    def ending(self, question_id: QuestionId, after: int) -> Callable[..., object] | None:
-        """Return what `finish` does, which takes the `change` that it is to be a part of; None for nothing."""
-        row, now = self._rows.get(question_id), self._clock.now()
-        if row is None or row.state is not QuestionState.JOINED:
-            return None
-        if (known := self._readable(row)) is None or not known.is_over(now, after):
-            return None
-        ended = replace(row, state=QuestionState.ENDED, changed_at=now)
-        return partial(self._rows.leave, ended)
+    def ending(self, question_id: QuestionId, after: int) -> Callable[[Ledger], object] | None:
+        """Return what `finish` does inside a change of the ledger; None for nothing."""
+        now, read = self._clock.now(), self._read.get(question_id)
+        # An order that came since takes no end back.
+        known = self._known_before(question_id) if read is None else read[1]
+        return None if known is None or not known.is_over(now, after) else partial(self._rows.end, question_id, now)
 
 
 def _refused(question: Question, refusal: PolicyRefusal) -> Outcome:

@@ -94,15 +94,17 @@ class ManualTimer:
             self._sleepers[0][2].set()
 
 
-async def sleep_until(timer: Timer, moment: float, *, again: bool = False) -> None:
+async def sleep_until(timer: Timer, moment: float, now: float | None = None, *, again: bool = False) -> float:
     """Return when the clock says `moment`, in steps of at most 30 s so that a clock set anew is noticed.
 
-    Who looks `again` anyhow is woken sooner by a clock that was set back.
+    `now` is what it has just said; the answer is what it says then. Who looks `again` anyhow is woken sooner by a clock
+    that was set back.
     """
-    before = math.inf
-    while (left := moment - timer.now()) > 0 and (left < before or not again):
+    before, now = math.inf, timer.now() if now is None else now
+    while (left := moment - now) > 0 and (left < before or not again):
         await timer.sleep(min(left, _LONGEST_SLEEP_S))
-        before = left
+        before, now = left, timer.now()
+    return now
 
 
 _STEP: Final = UniformBelow(bound=1 << 20)
@@ -186,17 +188,17 @@ class Activity:
         finally:
             self._busy -= 1
 
-    async def pause_until(self, moment: float, *, again: bool = False) -> None:
-        """Wait inside what is under way; close what is idle if all the rest waits as well."""
-        if moment - self._timer.now() <= self._idle_close_s:
-            await sleep_until(self._timer, moment, again=again)
-            return
+    async def pause_until(self, moment: float, now: float | None = None, *, again: bool = False) -> float:
+        """Wait as `sleep_until` inside what is under way; close what is idle if all the rest waits as well."""
+        now = self._timer.now() if now is None else now
+        if moment - now <= self._idle_close_s:
+            return await sleep_until(self._timer, moment, now, again=again)
         self._busy -= 1
         self._waiting += 1
         try:
             if self._busy == 0:
                 await self._close()
-            await sleep_until(self._timer, moment, again=again)
+            return await sleep_until(self._timer, moment, again=again)
         finally:
             self._waiting -= 1
             self._busy += 1
