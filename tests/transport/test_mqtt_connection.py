@@ -125,3 +125,41 @@ async def test_who_waits_for_messages_is_woken_twelve_times_between_two_pings(mo
         await waited.wait()
 
     assert slept == [5.0]
+
+
+async def test_what_the_socket_takes_at_once_is_not_watched_and_what_it_does_not_arrives(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watched, got, large = list[int](), bytearray(), bytes(16 << 20)
+    loop = asyncio.get_running_loop()
+    arrived, go_on, all_of_it = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(CONNACK)
+        while data := await reader.read(1 << 16):
+            got.extend(data)
+            if b"small" in got:
+                arrived.set()
+                await go_on.wait()
+            if len(got) > len(large):
+                all_of_it.set()
+
+    def watch(sock: int, *callback: Any, add: Callable[..., None] = loop.add_writer) -> None:
+        watched.append(sock)
+        add(sock, *callback)
+
+    async with (
+        asyncio.timeout(60),
+        listening(serve) as port,
+        MqttConnection(f"127.0.0.1:{port}", identifier="c", arrived=lambda _: True) as connection,
+    ):
+        monkeypatch.setattr(loop, "add_writer", watch)
+        connection.send("topic", b"small")
+        await arrived.wait()
+        assert not watched
+        connection.send("topic", large)
+        go_on.set()
+        await all_of_it.wait()
+
+    assert watched

@@ -26,12 +26,12 @@ _COMMON: Final = {
 }
 
 FEW_BYTES: Final = (
-    # Else gRPC would ping after the bytes of every answer to learn how much the path holds: half of all packets.
+    # Else gRPC pings after every answer to learn how much the path holds: half of all packets.
     ("grpc.http2.bdp_probe", 0),
-    # What may be on its way unread instead, of each call: a fourth of the largest batch.
+    # So much of a call may be on its way unread instead: a fourth of the largest batch.
     ("grpc.http2.lookahead_bytes", 1 << 18),
 )
-"""Options of both ends of a connection between a device and an aggregator, which carries little, seldom."""
+"""Options of both ends of a device's connection, which carries little, seldom."""
 
 
 def open_channel(

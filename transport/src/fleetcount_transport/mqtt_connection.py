@@ -314,11 +314,16 @@ class MqttConnection(aiomqtt.Client):
                 if not self._disconnected.done():
                     self._disconnected.set_exception(error)
 
-        def watch() -> None:
-            if sock.fileno() >= 0:
+        def begin() -> None:
+            # Nearly always the socket takes all at once, and is not watched.
+            write()
+            if sock.fileno() >= 0 and client.want_write():
                 self._loop.add_writer(sock.fileno(), write)
 
-        self._loop.call_soon_threadsafe(watch)
+        try:
+            asyncio.get_running_loop().call_soon(begin)
+        except RuntimeError:  # The thread that connects.
+            self._loop.call_soon_threadsafe(begin)
 
 
 def _read_error(future: asyncio.Future[None]) -> None:
