@@ -15,9 +15,6 @@ SQUARES = """fleetcount.made = fleetcount.drawMap(document.getElementById('map')
   degrees: false, scale: fleetcount.colourScale(10), onPick: value => { document.title = 'picked ' + value; },
 }); fleetcount.made.show([0, 5, 10, null], [true, false, false, false]);"""
 
-LONE = """fleetcount.drawLine(document.getElementById('map'), {data: {times: [0, 3600, 7200, 10800, 14400],
-  estimates: [null, 50, null, 90, 94], low: [null, 20, null, 90, 94], high: [null, 80, null, 90, 94]}});"""
-
 
 def written(folder: Path, body: str) -> Path:
     """Return a page with a map in a folder that has the shared files."""
@@ -49,24 +46,4 @@ def test_a_page_from_a_file_shows_its_map_and_breaks_no_rule(
     assert visit.page.evaluate("isSecureContext && typeof crypto.subtle.digest") == "function"
     assert visit.complaints == []
     assert all(one.startswith(("file:", "data:")) for one in visit.requests)
-    visit.close()
-
-
-@pytest.mark.nightly
-@pytest.mark.processes
-def test_a_window_between_gaps_is_drawn_with_its_interval(browser: Browser, assets_folder: Path) -> None:
-    visit = Visit(browser, written(assets_folder, LONE).as_uri())
-
-    # The column of pixels beside the second of five times, where no grid line and no line of the plot is.
-    painted = visit.page.evaluate(
-        """() => {
-          const over = document.querySelector("#map .u-over"), canvas = document.querySelector("#map canvas");
-          const x = (over.offsetLeft + over.offsetWidth / 4 + 2) * devicePixelRatio;
-          const column = canvas.getContext("2d").getImageData(x, 0, 1, canvas.height).data;
-          return column.filter((part, place) => place % 4 === 3 && part > 0).length / canvas.height;
-        }"""
-    )
-
-    assert 0.4 < painted < 0.7, "from 20 to 80 of about 100"
-    assert visit.complaints == []
     visit.close()

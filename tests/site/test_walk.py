@@ -28,7 +28,6 @@ from tests.site.publish.test_site import (
     test_the_slider_the_line_and_the_table_show_one_window,
 )
 from tests.site.publish.test_sums import adding, test_the_interval_of_a_sum_is_that_of_python
-from tests.site.test_pages import test_a_window_between_gaps_is_drawn_with_its_interval
 from tests.site.test_pages import written as written_page
 from tests.site.test_records_in_a_page import (
     reader,
@@ -64,7 +63,6 @@ __all__ = [
     "test_a_region_is_summed_by_the_law_of_its_noise_by_hand_and_by_keyboard",
     "test_a_release_page_is_made_from_the_signed_bytes",
     "test_a_report_from_a_file_draws_its_map_and_breaks_no_rule",
-    "test_a_window_between_gaps_is_drawn_with_its_interval",
     "test_all_cells_together_are_shown_by_the_signed_total",
     "test_every_good_record_is_read_as_python_reads_it",
     "test_every_good_window_is_read_with_its_labels",
@@ -84,6 +82,9 @@ __all__ = [
 
 pytestmark = pytest.mark.processes
 
+LONE = """fleetcount.drawLine(document.getElementById('map'), {data: {times: [0, 3600, 7200, 10800, 14400],
+  estimates: [null, 50, null, 90, 94], low: [null, 20, null, 90, 94], high: [null, 80, null, 90, 94]}});"""
+
 
 def test_a_script_in_the_page_does_not_run(browser: Browser, assets_folder: Path) -> None:
     found = written_page(assets_folder, "")
@@ -93,4 +94,22 @@ def test_a_script_in_the_page_does_not_run(browser: Browser, assets_folder: Path
 
     assert visited.page.title() == "A <title>"
     assert any("script-src" in one for one in visited.complaints)
+    visited.close()
+
+
+def test_a_window_between_gaps_is_drawn_with_its_interval(browser: Browser, assets_folder: Path) -> None:
+    visited = Visit(browser, written_page(assets_folder, LONE).as_uri())
+
+    # The column of pixels beside the second of five times, where no grid line and no line of the plot is.
+    painted = visited.page.evaluate(
+        """() => {
+          const over = document.querySelector("#map .u-over"), canvas = document.querySelector("#map canvas");
+          const x = (over.offsetLeft + over.offsetWidth / 4 + 2) * devicePixelRatio;
+          const column = canvas.getContext("2d").getImageData(x, 0, 1, canvas.height).data;
+          return column.filter((part, place) => place % 4 === 3 && part > 0).length / canvas.height;
+        }"""
+    )
+
+    assert 0.4 < painted < 0.7, "from 20 to 80 of about 100"
+    assert visited.complaints == []
     visited.close()

@@ -38,7 +38,7 @@ from fleetcount_protocol.wire.device import RELEASE_ANSWER, RELEASE_QUERY
 from fleetcount_protocol.wire.device_columns import batches
 from fleetcount_protocol.wire.device_stream import AGGREGATOR_MESSAGE, DEVICE_MESSAGE, AggregatorMessage, DeviceMessage
 from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY, QUESTION_OFFER
-from fleetcount_transport.channels import FEW_BYTES, open_channel
+from fleetcount_transport.channels import DEVICE_OPTIONS, open_channel
 from fleetcount_transport.key_files import TlsFiles
 from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.toml_table import ConfigError
@@ -51,7 +51,7 @@ _LOG: Final = logging.getLogger(__name__)
 _SERVICE: Final = "/fleetcount_protocol.v1.DeviceService/"
 _OVERHEAD_BYTES: Final = 65_536
 _OPTIONS: Final = (
-    *FEW_BYTES,
+    *DEVICE_OPTIONS,
     ("grpc.max_receive_message_length", MAX_QUESTION_LIST_BYTES + _OVERHEAD_BYTES),
     ("grpc.max_send_message_length", MAX_BATCH_BYTES + _OVERHEAD_BYTES),
 )

@@ -20,7 +20,7 @@ from fleetcount_protocol.limits import MAX_BATCH_BYTES
 from fleetcount_transport.admission.admission import Admission
 from fleetcount_transport.admission.descriptors import connections_allowed
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
-from fleetcount_transport.channels import FEW_BYTES
+from fleetcount_transport.channels import DEVICE_OPTIONS
 from fleetcount_transport.denials import Denials
 from fleetcount_transport.key_files import TlsFiles, read_public_file
 from fleetcount_transport.listening import bind, grpc_server
@@ -102,7 +102,7 @@ async def serve(config: RelayConfig) -> None:
         front = HandshakeGate(limits, most, metrics.shed, metrics.handshake_failed, tls=True)
         admission = Admission(limits, metrics.shed)
         shell = RelayShell(forwarders, metrics, admission, denials.denies, front, readiness.is_ready)
-        devices = grpc_server(shell.handlers(), MAX_BATCH_BYTES, limits.handshake_s, FEW_BYTES)
+        devices = grpc_server(shell.handlers(), MAX_BATCH_BYTES, limits.handshake_s, DEVICE_OPTIONS)
         devices.add_generic_rpc_handlers((shell.health(),))
         behind = bind(devices, tls.devices)
         await devices.start()

@@ -434,11 +434,20 @@ async def test_devices_upload_over_one_stream_and_bad_messages_end_it() -> None:
     await server.stop(0)
 
 
-async def test_a_bad_message_ends_its_stream_after_what_came_before_and_what_is_behind_it_is_taken_on_another() -> None:
+async def test_a_bad_message_ends_its_stream_after_what_came_before_and_what_is_behind_it_is_taken_on_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     network = Network(2)
     await network.start_all()
     window = await network.ask(values=4)
-    core = network.core(0)
+    core, go_on = network.core(0), asyncio.Event()
+    take = core.service.take
+
+    async def taken_later(*upload: Any, **more: Any) -> Any:
+        await go_on.wait()
+        return await take(*upload, **more)
+
+    monkeypatch.setattr(core.service, "take", taken_later)
     server = device_server(DeviceShell(core.service, Metrics(), core.context.host.admission))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
@@ -452,11 +461,14 @@ async def test_a_bad_message_ends_its_stream_after_what_came_before_and_what_is_
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         stream: Any = channel.stream_stream(f"{_SERVICE}/Answer")()
         found: list[AggregatorMessage] = []
+        go_on.set()
         for message in (request, parts[0]):
             await stream.write(message)
             found.append(AGGREGATOR_MESSAGE.decode(await stream.read()))
+        go_on.clear()  # Until all has left: the end of the stream waits for what came before.
         for message in (parts[1], parts[1][:-1], parts[2]):
             await stream.write(message)
+        go_on.set()
         found.append(AGGREGATOR_MESSAGE.decode(await stream.read()))
         with pytest.raises(grpc.aio.AioRpcError) as ended:
             await stream.read()

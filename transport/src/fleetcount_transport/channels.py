@@ -25,7 +25,7 @@ _COMMON: Final = {
     "grpc.keepalive_timeout_ms": 10_000,
 }
 
-FEW_BYTES: Final = (
+DEVICE_OPTIONS: Final = (
     # Else gRPC pings after every answer to learn how much the path holds: half of all packets.
     ("grpc.http2.bdp_probe", 0),
     # So much of a call may be on its way unread instead: a fourth of the largest batch.

@@ -316,7 +316,8 @@ class MqttConnection(aiomqtt.Client):
 
         def begin() -> None:
             # Nearly always the socket takes all at once, and is not watched.
-            write()
+            if sock.fileno() >= 0:
+                write()
             if sock.fileno() >= 0 and client.want_write():
                 self._loop.add_writer(sock.fileno(), write)
 

@@ -34,7 +34,7 @@ from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.admission.health_service import health_handlers
 from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.callers import caller_of, issued_by
-from fleetcount_transport.channels import FEW_BYTES
+from fleetcount_transport.channels import DEVICE_OPTIONS
 from fleetcount_transport.listening import grpc_server
 from fleetcount_transport.logs import log
 from fleetcount_transport.pipelining import IdleStreamError
@@ -368,7 +368,7 @@ def claimed_peer(known: Iterable[AggregatorId]) -> Name:
 def device_server(shell: DeviceShell) -> grpc.aio.Server:
     """Return the server for devices, without a port yet."""
     limits = shell.grpc_admission.admission.limits
-    server = grpc_server(shell.handlers(), MAX_BATCH_BYTES, limits.handshake_s, FEW_BYTES)
+    server = grpc_server(shell.handlers(), MAX_BATCH_BYTES, limits.handshake_s, DEVICE_OPTIONS)
     server.add_generic_rpc_handlers((shell.health(),))
     return server
 
