@@ -26,10 +26,9 @@ _COMMON: Final = {
 }
 
 DEVICE_OPTIONS: Final = (
-    # Else gRPC pings after every answer to learn how much the path holds: half of all packets.
+    # Else gRPC pings after every answer to learn how much the path holds, which is half of all packets, and lets who
+    # sends much have ever more on its way unread than 64 KiB of a call.
     ("grpc.http2.bdp_probe", 0),
-    # So much of a call may be on its way unread instead: a fourth of the largest batch.
-    ("grpc.http2.lookahead_bytes", 1 << 18),
 )
 """Options of both ends of a device's connection, which carries little, seldom."""
 
