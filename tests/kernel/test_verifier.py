@@ -1,4 +1,4 @@
-"""The compiled verifier answers byte for byte what the scalar twin answers: good reports, bad ones, any batch."""
+"""The compiled verifier and NumPy's answer byte for byte as the scalar twin: good reports, bad ones, any batch."""
 
 import json
 import random
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from fleetcount_aggregator.verification.choice import combine, new_batch_verifier
+from fleetcount_kernel.arrays import ArrayBatchVerifier
 from fleetcount_kernel.compiling import compiled
 from fleetcount_kernel.field64 import add, multiply, subtract, sum_limbs
 from fleetcount_kernel.plan import Plan, new_plan
@@ -73,10 +74,11 @@ def honest(prio3: Prio3, count: int, seed: int = 1) -> list[list[int]]:
 
 
 def assert_same(one: BatchVerifier, batch: ProofBatch) -> None:
-    """Compare a compiled verifier with the twin of the same setting."""
+    """Compare a compiled verifier, and the one of NumPy, with the twin of the same setting."""
     assert isinstance(one, KernelBatchVerifier)
-    twin = ScalarBatchVerifier(one.setting)
-    assert one.verify(batch) == twin.verify(batch)
+    expected = ScalarBatchVerifier(one.setting).verify(batch)
+    assert one.verify(batch) == expected
+    assert ArrayBatchVerifier(one.setting, worth=0).verify(batch) == expected
 
 
 ALGORITHMS = [
@@ -449,7 +451,8 @@ def test_what_is_chosen_says_so() -> None:
 
     assert new_batch_verifier(ours).name == "kernel"
     assert new_batch_verifier(ours, prefer="scalar").name == "scalar"
-    assert new_batch_verifier(other).name == "scalar"
+    assert new_batch_verifier(ours, prefer="arrays").name == "arrays"
+    assert new_batch_verifier(other).name == "arrays"
     with pytest.raises(UsageError, match="no compiled"):
         new_batch_verifier(other, prefer="kernel")
 

@@ -9,9 +9,9 @@ from pathlib import Path
 from fleetcount_aggregator.verification.share_arithmetic import ProofSetting
 
 
-def dies_unless_scalar(setting: ProofSetting, number: int) -> str:
+def dies_of_compiled_code(setting: ProofSetting, number: int) -> str:
     """Return which verifier was asked for; die by a signal where it is compiled code."""
-    if setting.prefer != "scalar":
+    if setting.prefer != "arrays":
         os.kill(os.getpid(), number)
     return setting.prefer
 

@@ -1,8 +1,8 @@
-"""Mutated reports through the compiled verifier and its scalar twin: the same verdict and reason for each.
+"""Mutated reports through the compiled verifier, NumPy's and their scalar twin: the same verdict and reason for each.
 
     python -m tests.support.fuzz_proofs --reports 1000000 --seed 1
 
-Every report starts from a valid or an invalid measurement and has none, one or several of its fields changed. Both
+Every report starts from a valid or an invalid measurement and has none, one or several of its fields changed. All
 implementations verify it at all aggregators and combine; any difference ends the run with the report in the message.
 Small circuits, so that the twin keeps up. Draws are seeded: a run can be repeated. For tests only.
 """
@@ -160,7 +160,8 @@ def compare(prio3: Prio3, key: bytes, reports: Sequence[Report]) -> Counter[str]
         setting = VerifierSetting(prio3=prio3, verify_key=key, ctx=CTX, aggregator=j)
         batch = batch_of(reports, j)
         ours, twins = (new_batch_verifier(setting, prefer=which).verify(batch) for which in ("kernel", "scalar"))
-        if ours != twins:
+        by_numpy = new_batch_verifier(setting, prefer="arrays").verify(batch)
+        if not ours == by_numpy == twins:
             raise Difference(f"{prio3}, aggregator {j}, key {key.hex()}: {first_difference(setting, reports)}")
         answers.append(ours)
     columns = [answer.verifier_shares for answer in answers]

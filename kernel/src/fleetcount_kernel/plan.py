@@ -18,20 +18,11 @@ from fleetcount_protocol.vdaf.prio3 import Prio3
 
 from fleetcount_kernel.block_sums import LARGEST_SUM, POWER_ROWS, power_rows
 from fleetcount_kernel.power_sums import TABLE_ROWS, block_length
+from fleetcount_kernel.proofs import USAGES
 from fleetcount_kernel.simd import WIDTH, Words
 from fleetcount_kernel.sponge import STATE_ROWS
 
 _WORD_BYTES: Final = 8
-_USAGES: Final = {
-    "measurement": 1,
-    "proof": 2,
-    "joint_randomness": 3,
-    "prove": 4,
-    "query": 5,
-    "joint_seed": 6,
-    "joint_part": 7,
-}
-"""The usage numbers of the draft's hashes (draft-irtf-cfrg-vdaf, section 7.2.6)."""
 
 
 class Plan(NamedTuple):
@@ -186,7 +177,7 @@ def new_plan(
     layout = Layout()
     # The seeds that are the same for all reports; the other hashes absorb a seed of each report after the head.
     seeds = {"query": verify_key, "joint_seed": bytes(SEED_SIZE)}
-    heads = {name: _head(prio3, ctx, usage, seeds.get(name, b"")) for name, usage in _USAGES.items()}
+    heads = {name: _head(prio3, ctx, usage, seeds.get(name, b"")) for name, usage in USAGES.items()}
     for name, message in heads.items():
         padded = message + bytes(-len(message) % _WORD_BYTES)
         layout.constant(f"{name}_head", FIELD64.unpack_words(padded))

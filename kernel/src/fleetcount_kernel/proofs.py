@@ -24,6 +24,18 @@ VERIFIED: Final = 0
 """The byte of `VerifiedBatch.reasons` that means "no reason"; `RejectReason` never uses it."""
 
 
+USAGES: Final = {
+    "measurement": 1,
+    "proof": 2,
+    "joint_randomness": 3,
+    "prove": 4,
+    "query": 5,
+    "joint_seed": 6,
+    "joint_part": 7,
+}
+"""The usage numbers of the draft's hashes (draft-irtf-cfrg-vdaf, section 7.2.6)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProofBatch:
     """Complete reports at one aggregator: three columns, each with one record of fixed size for each of n reports.
@@ -126,7 +138,7 @@ class BatchVerifier(Protocol):
 
     @property
     def name(self) -> str:
-        """The implementation: "scalar" or "kernel"."""
+        """The implementation: "scalar", "arrays" or "kernel"."""
         ...
 
     def verify(self, batch: ProofBatch) -> VerifiedBatch:
@@ -150,7 +162,7 @@ class BatchVerifier(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ScalarBatchVerifier:
-    """One report after the other in plain Python: for machines without a compiler, and the oracle in tests."""
+    """One report after the other in plain Python: for a few reports, and the oracle of every other."""
 
     setting: VerifierSetting
 
@@ -211,7 +223,7 @@ class ScalarBatchVerifier:
     def _reports(self, batch: ProofBatch) -> list[ReportToVerify]:
         count = batch.count
         columns = (batch.nonces, batch.public_shares, batch.input_shares)
-        split = [_records(column, count) for column in columns]
+        split = [records(column, count) for column in columns]
         return [ReportToVerify(nonce=n, public_share=p, input_share=s) for n, p, s in zip(*split, strict=True)]
 
 
@@ -220,7 +232,7 @@ def combine_one_by_one(prio3: Prio3, ctx: bytes, shares: Sequence[bytes]) -> tup
     count = len(shares[0]) // prio3.verifier_share_size
     messages: list[bytes] = []
     holds = bytearray()
-    for report in zip(*(_records(column, count) for column in shares), strict=True):
+    for report in zip(*(records(column, count) for column in shares), strict=True):
         try:
             messages.append(prio3.combine_verifier_shares(ctx, report))
             holds.append(1)
@@ -271,7 +283,7 @@ def _words(left: bytes, right: bytes) -> tuple[NDArray[np.uint64], NDArray[np.ui
     return a.astype(np.uint64), b.astype(np.uint64)
 
 
-def _records(column: bytes, count: int) -> list[bytes]:
+def records(column: bytes, count: int) -> list[bytes]:
     """Return the column's `count` records of one size."""
     size = len(column) // count if count else 0
     return [column[at * size : (at + 1) * size] for at in range(count)]

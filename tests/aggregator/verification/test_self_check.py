@@ -57,7 +57,7 @@ def test_one_wrong_bit_in_any_column_is_noticed(
 
     monkeypatch.setattr(kernel.KernelBatchVerifier, "verify", wrong)
 
-    assert new_batch_verifier(setting(prio3_two_round(9, 2), 0)).name == "scalar"
+    assert new_batch_verifier(setting(prio3_two_round(9, 2), 0)).name == "arrays"
     assert new_batch_verifier(setting(prio3_two_round(9, 2), 0), prefer="kernel").name == "kernel"
     assert [record.levelno for record in caplog.records if "not used" in record.message] == [logging.ERROR]
 
@@ -69,7 +69,7 @@ def test_a_wrong_sum_of_single_reports_is_noticed(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize("error", [OSError("no room"), ImportError("damaged"), SystemError("no such instruction")])
-def test_what_cannot_be_compiled_or_loaded_is_done_in_plain_python(
+def test_what_cannot_be_compiled_or_loaded_is_done_without(
     error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(*_: Any) -> None:
@@ -78,7 +78,7 @@ def test_what_cannot_be_compiled_or_loaded_is_done_in_plain_python(
     monkeypatch.setattr(kernel, "make_ready", fail)
     prio3 = prio3_one_hot(5, 2)
 
-    assert new_batch_verifier(setting(prio3, 1)).name == "scalar"
+    assert new_batch_verifier(setting(prio3, 1)).name == "arrays"
     assert combine(prio3, CTX, [b"", b""]) == (b"", b"")
     assert sum(type(error).__name__ in record.message for record in caplog.records) == 2
 
@@ -89,8 +89,8 @@ def test_a_library_that_cannot_be_loaded_is_not_needed(
     monkeypatch.setitem(sys.modules, "fleetcount_kernel.plan", None)
     prio3 = prio3_one_hot(5, 2)
 
-    assert new_batch_verifier(setting(prio3, 1)).name == "scalar"
-    assert "plain Python is: ModuleNotFoundError" in caplog.text
+    assert new_batch_verifier(setting(prio3, 1)).name == "arrays"
+    assert "a slower one is: ModuleNotFoundError" in caplog.text
 
 
 def test_a_wrong_decision_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""Compiled code that crashes its process gives way to plain Python; compiling ahead is waited for by who needs it."""
+"""Compiled code that crashes its process gives way to NumPy; compiling ahead is waited for by who needs it."""
 
 import asyncio
 import gc
@@ -20,8 +20,8 @@ from structlog.testing import capture_logs
 
 from tests.support.dying import (
     asked_for,
+    dies_of_compiled_code,
     dies_once,
-    dies_unless_scalar,
     kill_oneself,
     loaded,
     loaded_by_readings,
@@ -35,16 +35,16 @@ SETTING = ProofSetting(window=b"", verify_key=b"", position=0)
 
 
 @pytest.mark.parametrize("number", [pytest.param(signal.SIGSEGV, marks=pytest.mark.nightly), signal.SIGILL])
-async def test_machine_code_that_crashes_its_worker_gives_way_to_plain_python(number: int) -> None:
+async def test_machine_code_that_crashes_its_worker_gives_way_to_numpy(number: int) -> None:
     workers = ProcessWorkers(1, warm=False)
 
     with capture_logs() as logs:
-        first = await asyncio.gather(*(workers.run(dies_unless_scalar, SETTING, number) for _ in range(3)))
+        first = await asyncio.gather(*(workers.run(dies_of_compiled_code, SETTING, number) for _ in range(3)))
         worker = await workers.run(os.getpid)
-        later = await workers.run(dies_unless_scalar, SETTING, number)
+        later = await workers.run(dies_of_compiled_code, SETTING, number)
 
-    assert first == ["scalar"] * 3
-    assert later == "scalar"
+    assert first == ["arrays"] * 3
+    assert later == "arrays"
     assert await workers.run(os.getpid) == worker
     assert [one["event"] for one in logs if one["log_level"] == "error"] == ["compiled_verifier_crashed"]
     await workers.close()
@@ -98,10 +98,10 @@ async def test_what_needs_compiled_code_waits_until_it_is_compiled_and_nothing_e
 
     verifying = asyncio.ensure_future(workers.run(asked_for, SETTING))
     other = await workers.run(os.getpid)
-    small = await workers.run(asked_for, ProofSetting(window=b"", verify_key=b"", position=0, prefer="scalar"))
+    small = await workers.run(asked_for, ProofSetting(window=b"", verify_key=b"", position=0, prefer="arrays"))
 
     assert other != os.getpid()
-    assert small == "scalar"
+    assert small == "arrays"
     assert not verifying.done()
     mark.touch()
     assert await verifying == "auto"
@@ -142,7 +142,7 @@ async def test_compiled_code_that_crashes_while_it_is_tried_out_is_never_given_t
         workers.compile_ahead(partial(compile_ahead, [("crashing", partial(kill_oneself, signal.SIGILL))]))
         found = await workers.run(asked_for, SETTING)
 
-    assert found == "scalar"
+    assert found == "arrays"
     assert "compiled_verifier_crashed" in [one["event"] for one in logs]
     await workers.close()
 

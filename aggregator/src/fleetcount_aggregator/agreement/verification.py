@@ -25,7 +25,7 @@ from fleetcount_aggregator.verification.workers import Workers
 
 _NUMBER_BYTES: Final = 4
 _WORTH_COMPILING: Final = 1_000_000
-"""Elements of measurements above which plain Python takes longer than some seconds."""
+"""Elements of a window's measurements from which loading compiled code, some seconds, pays within a few windows."""
 
 
 class Verification:
@@ -54,9 +54,9 @@ class Verification:
 
 
 def proof_setting(window: InstalledWindow, reports: CompleteReports) -> ProofSetting:
-    """Return the window's setting; for few reports the scalar verifier, as the batch verifier takes longer to load."""
+    """Return the window's setting; for few reports NumPy's verifier, as the compiled one takes longer to load."""
     work = len(reports.ids) * window.prio3.circuit.measurement_length
-    return replace(window.setting, prefer="scalar" if work < _WORTH_COMPILING else "auto")
+    return replace(window.setting, prefer="arrays" if work < _WORTH_COMPILING else "auto")
 
 
 def matching(seeds: bytes, messages: bytes) -> bytes:

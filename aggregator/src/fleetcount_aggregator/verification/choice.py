@@ -1,6 +1,6 @@
-"""Which implementation verifies on this machine: compiled code where it can be trusted, otherwise plain Python.
+"""Which implementation verifies on this machine: compiled code where it can be trusted, otherwise NumPy.
 
-Both give the same bytes (`proofs`, `kernel`); here it is only decided which is asked.
+All give the same bytes (`proofs`, `arrays`, `kernel`); here it is only decided which is asked.
 """
 
 import importlib.util
@@ -8,25 +8,28 @@ import sys
 from collections.abc import Sequence
 from typing import Literal
 
+from fleetcount_kernel.arrays import ArrayBatchVerifier
 from fleetcount_kernel.proofs import BatchVerifier, ScalarBatchVerifier, VerifierSetting, combine_one_by_one
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.vdaf.prio3 import Prio3
 
-Prefer = Literal["auto", "scalar", "kernel"]
-"""Which implementation: the fastest that works here, the one in plain Python, or the compiled one and no other."""
+Prefer = Literal["auto", "scalar", "kernel", "arrays"]
+"""Which implementation: the fastest that works here, plain Python, the compiled one and no other, or NumPy's."""
 
 
 def new_batch_verifier(setting: VerifierSetting, *, prefer: Prefer = "auto") -> BatchVerifier:
     """Return the verifier to use for this setting on this machine; its `name` says which one it is.
 
     "auto" takes compiled code where Numba is installed, the circuit is one of a window and a process's first check
-    finds that it agrees with plain Python (`self_check`), otherwise plain Python. The first call on a machine compiles
+    finds that it agrees with plain Python (`self_check`), otherwise NumPy. The first call on a machine compiles
     (`fleetcount_kernel.compiling`). Raises UsageError when `prefer` is "kernel" and there is no compiled verifier for
     this setting or on this machine.
     """
-    if prefer == "scalar" or (prefer == "auto" and not _kernel_verifies(setting)):
+    if prefer == "scalar":
         return ScalarBatchVerifier(setting)
-    # Loaded only here: Numba takes a second, and need not be installed for the scalar twin.
+    if prefer == "arrays" or (prefer == "auto" and not _kernel_verifies(setting)):
+        return ArrayBatchVerifier(setting)
+    # Loaded only here: Numba takes a second, and need not be installed for the others.
     from fleetcount_kernel.verifier import KernelBatchVerifier
 
     return KernelBatchVerifier(setting)
@@ -67,7 +70,7 @@ def combine(prio3: Prio3, ctx: bytes, shares: Sequence[bytes], *, prefer: Prefer
     lengths = {len(column) for column in shares}
     if len(lengths) != 1 or max(lengths) % size:
         raise UsageError(f"the verifier shares have {sorted(lengths)} bytes, not one multiple of {size}")
-    if prefer == "scalar" or (prefer == "auto" and not _kernel_combines(prio3)):
+    if prefer in ("scalar", "arrays") or (prefer == "auto" and not _kernel_combines(prio3)):
         return combine_one_by_one(prio3, ctx, shares)
     from fleetcount_kernel.verifier import combine_batch
 

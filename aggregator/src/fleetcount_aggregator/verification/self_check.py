@@ -1,8 +1,9 @@
 """Whether compiled verification can be trusted on this machine: it meets its scalar twin before it meets a report.
 
 A few made-up reports, honest ones and ones that are not, go through both; one byte of difference, or any failure to
-compile or load, and this process stays with plain Python and says so in the log. So a miscompiled kernel, a damaged
-file of machine code or a directory that cannot be read costs time and never a wrong answer. Decides about no report.
+compile or load, and this process stays with code that needs no compiler and says so in the log. So a miscompiled
+kernel, a damaged file of machine code or a directory that cannot be read costs time and never a wrong answer. Decides
+about no report.
 """
 
 import hashlib
@@ -63,14 +64,14 @@ def _agrees(what: str, prio3: Prio3, aggregator: int, check: Callable[[Prio3, in
             return True
         reason = "it differs from plain Python"
     except Exception as error:
-        # Whatever compiling, loading or running machine code can end with: plain Python needs none of it.
+        # Whatever compiling, loading or running machine code can end with: the others need none of it.
         reason = type(error).__name__
     _say(what, prio3, reason)
     return False
 
 
 def _say(what: str, prio3: Prio3, reason: str) -> None:
-    _log.error("compiled %s of %s is not used here, plain Python is: %s", what, prio3.circuit.name, reason)
+    _log.error("compiled %s of %s is not used here, a slower one is: %s", what, prio3.circuit.name, reason)
 
 
 def _small(prio3: Prio3) -> Prio3:

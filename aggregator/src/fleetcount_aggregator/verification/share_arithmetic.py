@@ -25,7 +25,7 @@ from fleetcount_aggregator.verification.choice import Prefer, combine, new_batch
 class ProofSetting:
     """What the arithmetic of one window at one aggregator needs: its canonical bytes, verify key and share number.
 
-    `prefer` is which implementation, as for `verifiers.new_batch_verifier`; all give the same bytes.
+    `prefer` is which implementation, as for `choice.new_batch_verifier`; all give the same bytes.
     """
 
     window: bytes
@@ -90,7 +90,7 @@ def _filled(column: bytes, size: int, filling: bytes, *, damaged: Sequence[int])
 
 
 def combine_shares(setting: ProofSetting, shares: Sequence[bytes]) -> tuple[bytes, bytes]:
-    """Return verifier messages and whether each proof holds, from all aggregators' shares; see `verifiers.combine`."""
+    """Return verifier messages and whether each proof holds, from all aggregators' shares; see `choice.combine`."""
     opened, _ = _verifier(setting)
     return combine(opened.prio3, opened.ctx, shares, prefer=setting.prefer)
 

@@ -107,7 +107,7 @@ def _start_silent_tracker() -> None:
 class ProcessWorkers:
     """Runs in `count` processes of their own, started afresh; a dead worker is replaced and its work done again.
 
-    Machine code that crashes a worker is not used again: from then on plain Python verifies.
+    Machine code that crashes a worker is not used again: from then on NumPy verifies.
     """
 
     def __init__(self, count: int = 1, *, warm: bool = True) -> None:
@@ -161,7 +161,7 @@ class ProcessWorkers:
             await self.ready()
         for _ in range(_ATTEMPTS):
             pool = self._pool
-            chosen = arguments if self._compiled_works else tuple(map(_in_plain_python, arguments))
+            chosen = arguments if self._compiled_works else tuple(map(_without_compiling, arguments))
             pool.met_compiled_code |= any(map(_may_compile, chosen))
             try:
                 return await asyncio.get_running_loop().run_in_executor(pool.executor, function, *chosen)
@@ -181,7 +181,7 @@ class ProcessWorkers:
 
     def _without_compiled_code(self) -> None:
         if self._compiled_works:
-            log.error("compiled_verifier_crashed", effect="plain Python verifies until this process is started again")
+            log.error("compiled_verifier_crashed", effect="NumPy verifies until this process is started again")
         self._compiled_works = False
 
     async def close(self) -> None:
@@ -193,11 +193,11 @@ class ProcessWorkers:
 
 
 def _may_compile(argument: object) -> bool:
-    return isinstance(argument, ProofSetting) and argument.prefer != "scalar"
+    return isinstance(argument, ProofSetting) and argument.prefer in ("auto", "kernel")
 
 
-def _in_plain_python(argument: object) -> object:
+def _without_compiling(argument: object) -> object:
     """Return an argument with "auto" taken from a setting; who asks for the compiled verifier alone still gets it."""
     if isinstance(argument, ProofSetting) and argument.prefer == "auto":
-        return replace(argument, prefer="scalar")
+        return replace(argument, prefer="arrays")
     return argument
