@@ -19,8 +19,8 @@ IN_TURNS: Final = "in turns"
 """Own connections of more devices than may be connected at once: each device connects anew in every round."""
 COST_S: Final[Mapping[tuple[str, str], tuple[float, float, float]]] = MappingProxyType(
     {
-        (OWN, "grpc"): (0.0080, 0.0052, 0.0055),
-        (OWN, "relay"): (0.0120, 0.0070, 0.0075),
+        (OWN, "grpc"): (0.0080, 0.0042, 0.0052),
+        (OWN, "relay"): (0.0120, 0.0062, 0.0070),
         (OWN, MOSQUITTO): (0.0030, 0.0034, 0.0038),
         (OWN, EMBEDDED): (0.0100, 0.0080, 0.0080),
         (IN_TURNS, "grpc"): (0.0080, 0.0112, 0.0115),
