@@ -95,6 +95,26 @@ def test_sums_and_differences_are_of_the_exact_law(question: fc.Releases) -> Non
         question.cell("9,9")
 
 
+def test_cells_and_windows_are_named_by_any_whole_number_and_by_nothing_else(question: fc.Releases) -> None:
+    """A table in pandas has numbers of NumPy; and a window that is named twice is one."""
+    frame = question.to_pandas()
+    first, window = (frame["window_index"].to_numpy()[place] for place in (0, -1))
+    cells = frame["cell"].to_numpy()[:2]
+
+    assert question.sum(cells, window) == question.sum([1, 2], [4, 4]) == question.sum([1, 2], 4)
+    assert question.difference(first, window) == question.difference(0, 4)
+    for wrong in (1.0, True, None, np.True_, np.array([[1]])):
+        with pytest.raises(UsageError, match="no cell has the label"):
+            question.sum([wrong])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match=r"no cell has the label '1\.0'; there are 6, '0,0' to '2,1'"):
+        question.sum(1.0)  # type: ignore[arg-type]
+    for unfit in (1.0, "4", True, [0.5]):
+        with pytest.raises(UsageError, match=r"window is '.*', allowed: the whole number of a window"):
+            question.sum(windows=unfit)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=r"window is '.*', allowed: the whole number of a window"):
+            question.difference(0, unfit)  # type: ignore[arg-type]
+
+
 def test_a_cell_over_time_has_its_band(question: fc.Releases) -> None:
     mpl.use("agg")
     from matplotlib import pyplot

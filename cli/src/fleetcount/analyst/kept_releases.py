@@ -4,7 +4,7 @@ Every signature and the chain of the records are checked before a number is show
 a missing window.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -12,7 +12,7 @@ from fractions import Fraction
 from math import nan
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from fleetcount_analysis.answers import Answer, Average, Region, difference, total, window_totals
 from fleetcount_analysis.interval_words import level_text
@@ -25,7 +25,7 @@ from fleetcount_protocol.question.question import Question, verify_signed_questi
 from fleetcount.analyst.crosstab import Crosstab
 from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.planning import Exact, exactly
-from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, cells_named
+from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, Windows, cells_named, windows_named
 from fleetcount.analyst.tables import Statement, Tabular, axes_for, html_table
 from fleetcount.command.numbers import NUMBER, QUANTILE
 from fleetcount.question.files import asked_words, promise_words
@@ -228,19 +228,19 @@ class Releases(Tabular):
         }
         return CellHistory(label=table.design.levels.total_words, level=self.level, columns=columns)
 
-    def sum(self, labels: Labels | None = None, windows: Iterable[int] | int | None = None) -> Answer:
+    def sum(self, labels: Labels | None = None, windows: Windows | None = None) -> Answer:
         """Return the sum of cells (all) over windows (all released ones), with its exact interval.
 
         Counts are added, not devices: a device counted in two windows counts twice, and one that told two categories at
         once in both: their sum is no number of devices, `total` is.
 
         Raises:
-            UsageError: a label that is not there.
+            UsageError: a label that is not there, or a window that is no whole number.
             RangeError: a window that was not released.
         """
-        return total(self.kept.table, Region.of(self._cells(labels), self.windows if windows is None else windows))
+        return total(self.kept.table, Region.of(self._cells(labels), self._over(windows)))
 
-    def quantile(self, q: Exact, windows: Iterable[int] | int | None = None) -> MeasuredQuantile:
+    def quantile(self, q: Exact, windows: Windows | None = None) -> MeasuredQuantile:
         """Return the q-quantile of a question for a number over windows (all released ones), read at all zooms.
 
         A device that is counted in two windows counts twice; one without a value is not in it.
@@ -251,7 +251,7 @@ class Releases(Tabular):
         """
         return self._numbers(windows).quantile(exactly("q", q, QUANTILE))
 
-    def total_of_numbers(self, windows: Iterable[int] | int | None = None) -> Average:
+    def total_of_numbers(self, windows: Windows | None = None) -> Average:
         """Return the sum of the numbers of a question for a number, in its unit, over windows.
 
         Raises:
@@ -260,7 +260,7 @@ class Releases(Tabular):
         """
         return self._numbers(windows).total_of_numbers()
 
-    def mean(self, windows: Iterable[int] | int | None = None) -> Average:
+    def mean(self, windows: Windows | None = None) -> Average:
         """Return the mean of a question for a number, in its unit, over windows; of bins it is known up to a bin.
 
         Raises:
@@ -269,17 +269,16 @@ class Releases(Tabular):
         """
         return self._numbers(windows).mean()
 
-    def crosstab(self, windows: Iterable[int] | int | None = None) -> Crosstab:
+    def crosstab(self, windows: Windows | None = None) -> Crosstab:
         """Return the table of a question for several signals over windows, which are added up.
 
         Raises:
             UsageError: a question for one signal.
             RangeError: a window that was not released.
         """
-        over = self.windows if windows is None else (windows,) if isinstance(windows, int) else tuple(windows)
-        return Crosstab(counts=CrossCounts.of(self.name, self.asked.domain, self.kept.table, over))
+        return Crosstab(counts=CrossCounts.of(self.name, self.asked.domain, self.kept.table, self._over(windows)))
 
-    def share(self, labels: Labels, windows: Iterable[int] | int | None = None) -> Average:
+    def share(self, labels: Labels, windows: Windows | None = None) -> Average:
         """Return the share of some cells in all devices with a value, over windows.
 
         Raises:
@@ -290,7 +289,7 @@ class Releases(Tabular):
             raise UsageError(f"zoom is {self.kept.zoom}; a share is of cells of zoom 0, which reads all zooms together")
         return self._numbers(windows).share(self._cells(labels))
 
-    def share_above(self, number: Exact, windows: Iterable[int] | int | None = None) -> Average:
+    def share_above(self, number: Exact, windows: Windows | None = None) -> Average:
         """Return the share of devices with at least a number, an edge of the bins, over windows.
 
         Raises:
@@ -299,19 +298,21 @@ class Releases(Tabular):
         """
         return self._numbers(windows).share_above(exactly("number", number, NUMBER))
 
-    def _numbers(self, windows: Iterable[int] | int | None) -> OpenedNumbers:
-        chosen = self.windows if windows is None else [windows] if isinstance(windows, int) else windows
-        return opened_in(self.kept, chosen)
+    def _numbers(self, windows: Windows | None) -> OpenedNumbers:
+        return opened_in(self.kept, self._over(windows))
 
-    def difference(self, earlier: int, later: int, labels: Labels | None = None) -> Answer:
+    def _over(self, windows: Windows | None) -> list[int]:
+        return windows_named(self.windows if windows is None else windows)
+
+    def difference(self, earlier: SupportsIndex, later: SupportsIndex, labels: Labels | None = None) -> Answer:
         """Return how much more is counted in the window `later` than in `earlier`, in some cells or in all.
 
         Raises:
-            UsageError: a label that is not there.
+            UsageError: a label that is not there, or a window that is no whole number.
             RangeError: a window that was not released, or one window twice.
         """
-        cells = self._cells(labels)
-        return difference(self.kept.table, Region.of(cells, later), Region.of(cells, earlier))
+        more, less = (Region.of(self._cells(labels), windows_named(one)) for one in (later, earlier))
+        return difference(self.kept.table, more, less)
 
     def _cells(self, labels: Labels | None) -> list[int]:
         return (

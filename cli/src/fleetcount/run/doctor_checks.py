@@ -209,7 +209,7 @@ def _kernel_synchronised() -> bool | None:
     return None if answer < 0 else answer != _TIME_ERROR
 
 
-async def check_port(  # noqa: PLR0913 - what is asked of who listens, by name
+async def check_port(
     what: str,
     endpoint: str,
     tls: Callable[[], ssl.SSLContext | None],
