@@ -126,8 +126,8 @@ class Levels:
 
     @property
     def total_words(self) -> str:
-        """What the total counts, for people (`total_words`)."""
-        return total_words(self.most)
+        """What the total counts, for people: "all cells together" or "vehicles that told any"."""
+        return "all cells together" if self.most == 1 else f"vehicles that {self.total_label}"
 
     @property
     def weighted_place(self) -> int | None:
@@ -233,11 +233,6 @@ def total_label(most: int) -> str:
     The number of devices that told any of several is no total: the cells add up to more.
     """
     return "total" if most == 1 else "told any"
-
-
-def total_words(most: int) -> str:
-    """Return what the total counts, for people: "all cells together" or "vehicles that told any"."""
-    return "all cells together" if most == 1 else f"vehicles that {total_label(most)}"
 
 
 def _placed(counts: Sequence[int], places: Sequence[int], size: int) -> list[int]:
