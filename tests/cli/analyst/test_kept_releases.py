@@ -144,6 +144,8 @@ def test_a_cell_of_one_window_is_drawn_with_its_interval(records: Records, tmp_p
     [(low, high)] = zip(cell.columns["low"], cell.columns["high"], strict=True)
     (line,) = axes.collections[-1].get_segments()  # type: ignore[attr-defined] # what vlines makes
     assert line[:, 1].tolist() == [low, high]
+    first, last = axes.get_xlim()
+    assert 1 / 24 < last - first < 1 / 8, "hours, not years, are around its time"
     pyplot.close(axes.figure)
 
 
