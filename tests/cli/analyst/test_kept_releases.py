@@ -65,6 +65,11 @@ def test_windows_are_counted_numbered_and_walked_through(question: fc.Releases) 
     assert last.sum((1, 0)).estimate == raw(RELEASED[-1], 2)
     with pytest.raises(IndexError):
         question[4]
+    with pytest.raises(TypeError, match="slice"):
+        question[0:2]  # type: ignore[index]
+    for several, how_many in (([1, 2], 2), ([], 0)):
+        with pytest.raises(UsageError, match=f"{how_many} cells are named, allowed: one"):
+            question.cell(several)  # type: ignore[arg-type]
 
 
 def test_a_record_that_changed_after_it_was_checked_is_refused(records: Records) -> None:
@@ -205,5 +210,6 @@ def test_what_is_no_directory_of_one_question_is_refused(records: Records, tmp_p
         fc.read_releases(tmp_path / "empty")
     with pytest.raises(UsageError, match="drills down"):
         fc.read_releases(walks.directory)
-    with pytest.raises(UsageError, match="zoom is 1, allowed: 0 to 0"):
-        fc.read_releases(other.directory, zoom=1)
+    for zoom in (1, -1):
+        with pytest.raises(UsageError, match=f"zoom is {zoom}, allowed: 0 to 0"):
+            fc.read_releases(other.directory, zoom=zoom)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from math import nan
+from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex
@@ -175,7 +176,7 @@ class Releases(Tabular):
             IndexError: a place that is not there.
             UsageError, SignatureError, CheckFailedError: the record has changed since.
         """
-        kept = self.windows[position]
+        kept = self.windows[index(position)]
         return VerifiedRelease(record=kept_record(Path(self.source), self.asked, kept), source=self.source)
 
     def __iter__(self) -> Iterator[VerifiedRelease]:
@@ -186,9 +187,11 @@ class Releases(Tabular):
         """Return one cell over all released windows.
 
         Raises:
-            UsageError: a label that is not there; with the nearest.
+            UsageError: a label that is not there, with the nearest; or not one.
         """
-        (value,) = cells_named(self.labels, label, grid=self._grid)
+        value, *others = cells_named(self.labels, label, grid=self._grid) or [0]
+        if others or not value:
+            raise UsageError(f"{len(others) + bool(value)} cells are named, allowed: one; sum() adds several")
         table = self.kept.table
         columns = {
             "window_index": list(self.windows),
@@ -404,10 +407,10 @@ class CellHistory(Tabular):
         """Yield time, estimate and ends of every window, and between two that do not follow a row that is no number."""
         before = None
         names = ("window_index", "opens", "estimate", "low", "high")
-        for index, opens, *numbers in zip(*(self.columns[name] for name in names), strict=True):
-            if before is not None and index != before + 1:
+        for window, opens, *numbers in zip(*(self.columns[name] for name in names), strict=True):
+            if before is not None and window != before + 1:
                 yield opens, nan, nan, nan
-            before = index
+            before = window
             yield opens, *numbers
 
     def __repr__(self) -> str:

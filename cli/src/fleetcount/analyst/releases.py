@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
-from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
@@ -37,7 +36,7 @@ from fleetcount_protocol.window.window import Window
 
 from fleetcount.analyst.crosstab import Crosstab
 from fleetcount.analyst.keys import Keys
-from fleetcount.analyst.planning import Exact, exactly
+from fleetcount.analyst.planning import Exact, exactly, whole_number
 from fleetcount.analyst.tables import Row, Statement, Tabular, axes_for, html_table, library, statement_of
 from fleetcount.command.numbers import NUMBER, QUANTILE
 from fleetcount.command.options import read_text
@@ -428,7 +427,7 @@ def cells_named(known: Sequence[str], labels: Labels, *, grid: bool) -> list[int
     found: set[int] = set()
     for one in listed:
         name = ",".join(map(str, cast("tuple[int, int]", one))) if grid and _is_pair(one) else one
-        value = values.get(name) if isinstance(name, str) else _whole(one)
+        value = values.get(name) if isinstance(name, str) else whole_number(one)
         if value is None or not 1 <= value <= len(known):
             near = did_you_mean(name, known) or f"; there are {len(known)}, {known[0]!r} to {known[-1]!r}"
             raise UsageError(f"no cell has the label {str(name)[:80]!r}{near}")
@@ -444,7 +443,7 @@ def windows_named(windows: Windows) -> list[int]:
     """
     found: set[int] = set()
     for one in _listed(windows):
-        if (window := _whole(one)) is None:
+        if (window := whole_number(one)) is None:
             raise UsageError(f"window is {str(one)[:80]!r}, allowed: the whole number of a window in its question")
         found.add(window)
     return sorted(found)
@@ -453,16 +452,6 @@ def windows_named(windows: Windows) -> list[int]:
 def _listed(named: object) -> list[Any]:
     several = isinstance(named, Iterable) and not isinstance(named, str)
     return list(cast("Iterable[Any]", named)) if several else [named]
-
-
-def _whole(named: object) -> int | None:
-    """Return a whole number, also one of NumPy's; None for anything else, truth values among it."""
-    if isinstance(named, bool) or not isinstance(named, SupportsIndex):
-        return None
-    try:
-        return index(named)
-    except TypeError:  # As an array says of itself, and a truth value of NumPy.
-        return None
 
 
 def _is_pair(named: object) -> bool:
