@@ -29,7 +29,7 @@ def test_a_plan_is_the_command_s(fleetcount: Callable) -> None:
 
 
 def test_devices_and_counts_may_be_numpys_and_no_count_is_above_the_fleet() -> None:
-    planned = fc.plan(**GOOD | {"devices": np.int64(100_000), "values": np.int32(4)})
+    planned = fc.plan(devices=np.int64(100_000), values=np.int32(4), epsilon=1)
 
     assert planned.plan == fc.plan(**GOOD).plan
     assert planned.standard_error(np.int64(1000)) == fc.plan(**GOOD).standard_error(1000)
