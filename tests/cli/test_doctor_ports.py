@@ -72,11 +72,13 @@ async def test_doctor_takes_no_other_program_for_the_party_of_a_port(
         assert (await said(relay, what="aggregator beta")).startswith("ok ")
         page = generate_latest(town.network.core(0).context.host.metrics.registry).decode()
         assert "fleetcount_handshakes_failed_total{" not in page, "an operator who asks alarms nobody"
-        theirs = CertificateAuthority.create("theirs").issue_new(Purpose.RELAY, "relay-1")
+        theirs = CertificateAuthority.create("theirs").issue_new(Purpose.RELAY, "alpha")
         save_credential(tmp_path, "theirs", theirs)
         relay.write_text(relay.read_text().replace("dep/alpha/keys/aggregator", "theirs"))
         refused = await said(relay, what="aggregator beta")
         assert refused == f"FAILED  aggregator beta: {beta}: hung up at this certificate, which it may not accept"
+        # Its own port takes certificates of devices alone: never that of any relay which an operator has admitted.
+        assert (await said(relay)).startswith("ok ")
         relay.write_text(RELAY.format(alpha=beta, at_alpha=f"localhost:{beta.rpartition(':')[2]}", beta=alpha))
         assert (await said(relay)).startswith("FAILED ")
         assert "that it is 'beta': " in await said(relay, what="aggregator beta")

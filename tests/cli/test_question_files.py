@@ -248,6 +248,8 @@ def test_the_answer_that_plan_recommends_where_nobody_is_trusted_is_asked_with_t
     fleetcount: Callable, deployed: Path, epsilon: str, windows: int, keys: str
 ) -> None:
     asked = ("plan", "--devices", "100000", "--values", "72", "--epsilon", epsilon, "--windows", windows)
+    # In 30 days of questions of three windows 720 answers would share epsilon.
+    asked, alone = (*asked, *["--alone"] * (windows == 3)), "followed = false\n" * (windows == 3)
     said = " ".join(fleetcount(*asked, "--threat", "none-trusted").out.split())
     assert f'In a question file: mode = "response"; [mechanism] {keys}.' in said
     best = min(json.loads(fleetcount(*asked, "--threat", "none-trusted", "--json").out), key=lambda row: row["sd_0"])
@@ -259,7 +261,7 @@ def test_the_answer_that_plan_recommends_where_nobody_is_trusted_is_asked_with_t
     spec = spec.replace("windows = 720", f"windows = {windows}\n{tables['schedule']}" * (windows > 1))
     spec = spec.replace('every = "1 h"\n', 'every = "1 h"\n' * (windows > 1))
     spec = spec.replace("[release]\n", f"[mechanism]\n{tables['mechanism']}[release]\n{tables['release']}")
-    (deployed / "spec.toml").write_text(spec.replace(PROMISE, f'epsilon = "{epsilon}"\n'))
+    (deployed / "spec.toml").write_text(spec.replace(PROMISE, f'epsilon = "{epsilon}"\n{alone}'))
 
     made = fleetcount(*CREATE)
 

@@ -47,6 +47,23 @@ def test_a_question_of_sets_has_noise_for_all_that_a_set_moves_and_a_free_number
 
 
 @pytest.mark.parametrize(
+    ("at_once", "name"), [(1, "total"), (1, "all cells together"), (2, "told any"), (2, "vehicles that told any")]
+)
+def test_no_total_is_opened_beside_a_category_that_is_called_as_it_is_printed(
+    fleetcount: Callable, deployed: Path, at_once: int, name: str
+) -> None:
+    text = SETS.replace("at_once = 2", f"at_once = {at_once}").replace("C0035", name)
+    (deployed / "spec.toml").write_text(text)
+
+    assert fleetcount(*CREATE).code == 0
+    assert not read_question(deployed / "q.question").question.design.levels.total
+    (deployed / "spec.toml").write_text(text.replace("[release]", "[release]\ntotal = true"))
+    refused = fleetcount(*CREATE[:-1], "asked.question")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1), refused.err
+    assert f"release.total is true beside a category of its name, '{name}', allowed: other names" in refused.error_line
+
+
+@pytest.mark.parametrize(
     ("change", "said"),
     [
         (("at_once = 2", "at_once = 6"), "domain.at_once is 6: a device has up to 6 categories, allowed: 1 to 5"),

@@ -399,7 +399,7 @@ def test_a_zoom_that_a_question_does_not_have_is_refused(export: Callable) -> No
     refused = export("--zoom", "2", "--readable")
 
     assert refused.code == 2
-    assert "--zoom is 2, allowed: 0 to 1" in refused.error_line
+    assert "zoom is 2, allowed: 0 to 1" in refused.error_line
 
 
 @pytest.mark.parametrize("asked", [("--consistent",), ("--quantile", "0.5"), ("--mean",)])

@@ -126,6 +126,15 @@ def test_a_private_place_in_degrees_reaches_across_180_of_longitude() -> None:
             assert not any(hidden.hides((x, -16.8)) for x in (179.99, -179.99, 0.0, -179.9999 + 180)), place
 
 
+def test_a_longitude_that_counts_to_360_is_hidden_as_the_same_one_to_the_west() -> None:
+    """Receivers and libraries count from -180 or from 0; who wrote the area need not know which."""
+    corners = ((Fraction(x), Fraction(y)) for x, y in ((-11, 44), (-9, 44), (-9, 46), (-11, 46)))
+    for area in (Circle(x=Fraction(-10), y=Fraction(45), radius=Fraction(1)), Polygon(corners=tuple(corners))):
+        hidden = PrivateSignal(areas=(area,))
+        assert all(hidden.hides((x, 45.0)) for x in (350.0, -10.0, 349.5)), area
+        assert not any(hidden.hides((x, 45.0)) for x in (10.0, 190.0, 352.0, 710.0)), area
+
+
 def test_a_private_place_in_metres_is_in_one_place() -> None:
     metres = PrivateSignal(areas=(Circle(x=Fraction(179), y=Fraction(89), radius=Fraction(50)),))
 

@@ -303,6 +303,17 @@ async def test_nobody_there_is_unreachable(kind: str) -> None:
     await transport.close()
 
 
+async def test_a_relay_that_is_not_there_is_named_beside_the_aggregator_that_it_leads_to() -> None:
+    server, relay = WindowServer(aggregator_id=AggregatorId("alpha"), endpoint="127.0.0.1:7411"), free_port()
+    transport = GrpcTransport(
+        deployment="test", servers=[server], tls=None, insecure=True, relay=f"127.0.0.1:{relay}", call_timeout_s=5
+    )
+
+    with pytest.raises(Unreachable, match=rf"127\.0\.0\.1:7411 by the relay 127\.0\.0\.1:{relay}: .* nothing listens"):
+        await transport.list_questions()
+    await transport.close()
+
+
 async def test_an_aggregator_that_is_silent_behind_the_broker_is_unreachable_and_a_puback_is_no_receipt() -> None:
     world = Deployment()
     port = free_port()

@@ -6,12 +6,14 @@ from functools import partial
 
 import pytest
 from fleetcount_mechanisms.accounting.charges import budget_for, units_vector
-from fleetcount_mechanisms.accounting.question_losses import question_losses
+from fleetcount_mechanisms.accounting.question_losses import question_losses, units_loss
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
+from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.comparison import Compared, Threat, Unit, compare
 from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.noise import GaussianNoise, NoNoise
+from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.planning import spread_for_show
+from fleetcount_mechanisms.responses import Warner
 
 EPSILON, DELTA = Fraction(3), Fraction(1, 10**6)
 SHAPES: dict[Unit, ScheduleShape] = {
@@ -41,6 +43,32 @@ def test_every_row_keeps_the_promise_and_wastes_little_of_it(rows: tuple[Compare
             budget = budget_for(design, [sizes], EPSILON, DELTA)
             whole = Fraction(budget.spent(units_vector(design, budget.orders, sizes)))
         assert EPSILON * Fraction(99, 100) < whole <= EPSILON, row.name
+
+
+def test_responses_keep_the_promise_for_all_that_a_period_touches_as_noise_does() -> None:
+    touched = Counter({1: 12})
+    periods: dict[Unit, list[Counter[int]]] = {
+        "window": [touched],
+        "day": [Counter({3: 4})],
+        "question": [Counter({6: 2})],
+    }
+    [row] = [one for one in compare(10_000, 1, SHAPES, EPSILON, DELTA, periods=periods) if one.name == "response"]
+    answer = row.plan.design.answer
+    loss = units_loss(Design(answer=answer, noise=NoNoise(), values=1, aggregators=2), touched, DELTA)
+
+    assert EPSILON * Fraction(99, 100) < loss <= EPSILON
+
+
+def test_a_million_answers_and_more_have_a_bound_and_no_error() -> None:
+    """As of a question with a window a second, in the 30 days of a ledger."""
+    weak = TwoSidedNoise(epsilon=Fraction(1, 1000))
+    direct = Design(answer=Truth(4), noise=weak, values=4, aggregators=2)
+    response = Design(answer=Warner.from_epsilon(Fraction(1, 1000)), noise=NoNoise(), values=1, aggregators=2)
+
+    # One value that becomes another moves two numbers of a direct answer.
+    for design, count, each in ((direct, 500_001, 2), (response, 1_000_001, 1)):
+        fewer, loss = (units_loss(design, Counter({1: answers}), DELTA) for answers in (count // 100, count))
+        assert fewer < loss <= each * count * Fraction(1, 1000)
 
 
 def test_a_response_in_one_window_of_several_has_all_of_epsilon_in_each_answer() -> None:

@@ -238,6 +238,8 @@ class GrpcTransport:
         return list(map(AGGREGATOR_MESSAGE.decode, await self._answered(aggregator.grpc_endpoint, exchange)))
 
     async def _answered(self, endpoint: str, call: Awaitable[_ResultT]) -> _ResultT:
+        if self._relay:
+            endpoint += f" by the relay {self._relay}"
         try:
             return await call
         except Unreachable as error:

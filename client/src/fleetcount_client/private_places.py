@@ -63,7 +63,7 @@ class UtmZone:
         """Return (easting, northing) in metres, within a millimetre; None where the zone has no use.
 
         Degrees; None for what is no number, beyond 84 degrees of latitude or 12 from the zone's meridian. Krueger's
-        question to the third order in n, as in Karney, "Transverse Mercator with an accuracy of a few nanometers"
+        series to the third order in n, as in Karney, "Transverse Mercator with an accuracy of a few nanometers"
         (2011), equations 7 to 11 and 35.
         """
         away = (longitude - (6 * self.number - 183) + 180) % 360 - 180
@@ -86,17 +86,12 @@ _PLACE: Final = Range("[-1000000000, 1000000000]")
 _RADIUS: Final = Range("(0, 1000000000]")
 
 
-def _within(degrees: int, west: Fraction, east: Fraction, south: Fraction, north: Fraction) -> bool:
-    return max(-west, east) <= degrees and max(-south, north) <= 90
+def _turns(x: Fraction, west: Fraction, east: Fraction, south: Fraction, north: Fraction) -> tuple[int, ...]:
+    """Return what is added to x to look for it in an area: in degrees that reach 180, a turn as well.
 
-
-def _turns(west: Fraction, east: Fraction, south: Fraction, north: Fraction) -> tuple[int, ...]:
-    """Return what is added to x to look for it in an area: of degrees that reach 180 of longitude, a turn as well.
-
-    Nobody says whether the units are degrees: metres are taken for them only within 90 of the origin to its north and
-    south, where more is hidden than was asked for, never less.
+    Metres are taken for degrees only within 90 of the origin to its north and south, where more is hidden, never less.
     """
-    across = max(-west, east) >= 180 and _within(360, west, east, south, north)
+    across = 180 <= max(-west, east, abs(x)) <= 360 and max(-south, north) <= 90
     return (0, 360, -360) if across else (0,)
 
 
@@ -120,7 +115,7 @@ class Circle:
     def holds(self, place: Position) -> bool:
         """Return whether a position is inside, its edge included."""
         x, y, r = self.x, self.y, self.radius
-        turns = _turns(x - r, x + r, y - r, y + r)
+        turns = _turns(place[0], x - r, x + r, y - r, y + r)
         return True in [(place[0] + turn - x) ** 2 + (place[1] - y) ** 2 <= r**2 for turn in turns]
 
 
@@ -147,7 +142,7 @@ class Polygon:
     corners: tuple[Position, ...] = setting(_corners)
 
     def __post_init__(self) -> None:
-        """Check the corners: how many, and in an order."""
+        """Check the corners."""
         if len(self.corners) < 3:
             raise UsageError(f"a private place has {len(self.corners)} corners; allowed are 3 or more")
         if (crossing := self._crossing()) is not None:
@@ -155,9 +150,10 @@ class Polygon:
             raise UnfitKeyError(
                 "corners", allowed=f"corners in an order in which lines do not cross, as at {x:g}, {y:g}"
             )
+        west, east, south, north = self._sides()
         for (begin, _), (end, _) in pairwise((*self.corners, self.corners[0])):
             # People mean the shorter way, and what they mean to hide would be all that is shown.
-            if abs(end - begin) > 180 and _within(180, *self._sides()):
+            if abs(end - begin) > 180 >= max(-west, east) and max(-south, north) <= 90:
                 raise UnfitKeyError(
                     "corners",
                     allowed=f"lines over at most 180 of x, not as from {float(begin):g} to {float(end):g}: degrees"
@@ -170,7 +166,7 @@ class Polygon:
 
     def holds(self, place: Position) -> bool:
         """Return whether a position is on the line, or the line goes around it."""
-        return True in [self._encloses((place[0] + turn, place[1])) for turn in _turns(*self._sides())]
+        return True in [self._encloses((place[0] + turn, place[1])) for turn in _turns(place[0], *self._sides())]
 
     def _encloses(self, place: Position) -> bool:
         x, y = place
@@ -207,7 +203,7 @@ class PrivateSignal:
     """What is private of one signal: areas for positions, exact `values` for texts, numbers and truth values.
 
     Numbers and names are the same here as in a question's domain: 36.6 hides the float32 of it, "1" hides 1. A text is
-    hidden in capital and in small letters, since codes may be spelled in both.
+    hidden in capital and in small letters, as codes are spelled.
     """
 
     areas: tuple[Circle | Polygon, ...] = ()

@@ -77,10 +77,10 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     """Return the ways to ask for V values, those of one threat together; `shapes` has one shape a unit of the coin.
 
     `periods` are the units that a period of a ledger touches if such questions follow one another
-    (`noise_for_promise`), by the unit of the coin; without it each row's noise is that of one question alone. With
-    `one_in` above 1 responses are also asked of each device in one window of so many, with all of epsilon there.
-    With `total` direct answers and those under a coin a window open the total of all cells too, which costs a cell next
-    to nothing (`Spread.with_total_for`).
+    (`noise_for_promise`), by the unit of the coin; without it each row is of one question alone. With
+    `one_in` above 1 responses are also asked of a device in one window of so many, with all of epsilon there.
+    With `total` direct answers and those under a coin a window open the total too, which costs a cell next to nothing
+    (`Spread.with_total_for`).
     A way that cannot keep the promise with noise of an allowed size is left out; with several levels (`spread`) so are
     responses, and with levels of unequal noise samples too. A `spread` that is a function of the law of noise is of a
     number (`planning.spread_for_show`), which direct answers alone have.
@@ -91,7 +91,8 @@ def compare(  # noqa: PLR0913 - what is asked, and of whom, by name
     found, plain = list[Compared](), Spread(levels=Levels(values)) if spread is None else spread
     windows, single = sum(shapes["window"].units), isinstance(plain, Spread) and plain.levels.count == 1
     ways = list(_ways(values, windows))
-    if single and (local := _local(values, shapes["window"], epsilon, delta)) is not None:
+    touched = max(windows, *(Counter(units).total() for units in periods["window"])) if periods else windows
+    if single and (local := _local(values, touched, epsilon, delta)) is not None:
         ways.append(("response", Threat.NONE_TRUSTED, None, local, TwoSidedNoise if windows == 1 else GaussianNoise))
     for name, threat, unit, answer, law in ways:
         parts = plain if isinstance(plain, Spread) else plain(law)
@@ -132,14 +133,13 @@ def _ways(values: int, windows: int) -> Iterator[_Way]:
             yield f"sampling {rate}, a coin a {unit}", Threat.ALL_COLLUDE, unit, die, GaussianNoise
 
 
-def _local(values: int, shape: ScheduleShape, epsilon: Fraction, delta: Fraction) -> KaryResponse | Warner | None:
-    """Return the response of the largest loss, a multiple of 1/10,000, whose answers together keep the promise."""
+def _local(values: int, answers: int, epsilon: Fraction, delta: Fraction) -> KaryResponse | Warner | None:
+    """Return the response of the largest loss, a multiple of 1/10,000, so many of which keep the promise."""
 
     def keeps(steps: int) -> bool:
         answer = _response(values, Fraction(steps, _GRID))
         design = Design(answer=answer, noise=NoNoise(), values=values, aggregators=2)
-        sizes = Counter({1: shape.windows})
-        return rounded_up(units_loss(design, sizes, delta), _PLACES) <= epsilon
+        return rounded_up(units_loss(design, Counter({1: answers}), delta), _PLACES) <= epsilon
 
     low, high = 0, int(min(epsilon, _LARGEST_LOCAL) * _GRID) + 1
     while high - low > 1:
@@ -151,9 +151,9 @@ def _local(values: int, shape: ScheduleShape, epsilon: Fraction, delta: Fraction
 def _rotated(
     devices: int, values: int, answers: int, epsilon: Fraction, aggregators: int, level: Fraction, one_in: int
 ) -> Compared | None:
-    """Return the response that is asked in one window of several, k-ary or unary, whichever errs less; or None.
+    """Return the better response in one window of several, k-ary or unary; or None.
 
-    A device gives so many `answers` in the whole question, each with an equal share of epsilon.
+    Each of a device's `answers` in the question has an equal share of epsilon.
     """
     local = Fraction(int(min(epsilon / answers, LARGEST_ONCE) * _GRID), _GRID)
     if not local:

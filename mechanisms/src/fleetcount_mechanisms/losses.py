@@ -11,20 +11,9 @@ from fractions import Fraction
 from math import exp, expm1, lgamma, log, log1p
 from typing import Final, cast
 
-from fleetcount_mechanisms.answers import (
-    AnswerForm,
-    AnswerLaw,
-    BitVectorResponse,
-    Relation,
-    channel_of,
-    kind_of,
-)
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, BitVectorResponse, Relation, channel_of, kind_of
 from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.errors import (
-    MechanismError,
-    require_at_least,
-    require_fraction,
-)
+from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
 from fleetcount_mechanisms.levels import Move
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
 from fleetcount_mechanisms.randomness import float_up, near_exp, near_log, rounded_up
@@ -36,7 +25,7 @@ from fleetcount_mechanisms.renyi import (
     pure_divergence,
     zcdp_epsilon,
 )
-from fleetcount_mechanisms.repeated import optimal_loss_repeated
+from fleetcount_mechanisms.repeated import LARGEST_COPIES, optimal_loss_repeated
 from fleetcount_mechanisms.response_laws import BinaryLaw
 from fleetcount_mechanisms.responses import KaryResponse, RandomizedResponse
 from fleetcount_mechanisms.sampled_gaussian import panel_gaussian_divergence, total_divergences
@@ -103,7 +92,7 @@ def moves_loss(moves: Sequence[Move], answers: int, delta: Fraction) -> Fraction
     """Return the epsilon at delta of so many answers that all change, each by the worst move.
 
     The best zCDP conversion for Gaussian noise. Exact for geometric noise of one parameter on numbers that move by 1
-    (Kairouz, Oh, Viswanath), else the best of pure and Renyi losses, an upper bound.
+    (Kairouz, Oh, Viswanath), up to a million, else the least pure or Renyi bound.
 
     Raises:
         MechanismError: a law of noise that is not two-sided, answers below 1, or delta not in (0, 1).
@@ -112,7 +101,7 @@ def moves_loss(moves: Sequence[Move], answers: int, delta: Fraction) -> Fraction
     if isinstance(moves[0][0][0], GaussianNoise):
         return max(Fraction(0), zcdp_epsilon(answers * moves_rho(moves), delta))
     first = moves[0]
-    if len(moves) == 1 and set(first) == {(first[0][0], 1)}:
+    if len(moves) == 1 and set(first) == {(first[0][0], 1)} and len(first) * answers <= LARGEST_COPIES:
         return max(Fraction(0), optimal_loss_repeated(_geometric(first[0][0]), len(first) * answers, delta))
     # Some answers may change by one move and others by another, so that the worst is taken at every order.
     pure = answers * cast("Fraction", moves_pure(moves))
@@ -132,7 +121,6 @@ def _geometric(law: NoiseLaw) -> Fraction:
 
 
 # The loss of one release with discrete Gaussian noise: epsilon at a fixed delta, from Renyi losses; callers round up.
-# There is no pure epsilon.
 
 STATED_DELTA: Final = Fraction(1, 10**9)
 """The delta at which a single release's epsilon is stated."""

@@ -1,5 +1,6 @@
 """The directory of an operator's files: what is taken up, what waits, what is refused, and where the seed goes."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,28 @@ async def test_the_seed_of_a_question_that_is_refused_stays_for_another_try(tmp_
     await QuestionDirectory(network.core(0).context, tmp_path).poll()
 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.question", "one.refused", "one.seed"]
+
+
+async def test_what_was_refused_is_not_taken_up_by_the_next_start_but_when_it_is_dropped_again(tmp_path: Path) -> None:
+    """The operator was told that it is refused: no restart, when the budget is free again, may ask it after all."""
+    network = await started()
+    (signed, seed), (late, late_seed) = network.question(), network.question(signal="Vehicle.Speed")
+    for name, question, beside in (("q", signed, seed), ("late", late, late_seed)):
+        drop(tmp_path, name, encode_signed_question(question), beside)
+        (tmp_path / f"{name}.refused").write_text("of the process before this one\n")
+    os.utime(tmp_path / "late.refused", ns=(0, 0))
+    directory = QuestionDirectory(network.core(0).context, tmp_path)
+    await directory.poll()
+    taken = list(network.core(0).context.questions)
+    refused = sorted(path.name for path in tmp_path.glob("*.refused"))
+
+    changed = (tmp_path / "q.refused").stat().st_mtime_ns + 1
+    os.utime(tmp_path / "q.question", ns=(changed, changed))
+    await directory.poll()
+
+    assert (taken, refused) == ([late.question.question_id], ["q.refused"])
+    assert signed.question.question_id in network.core(0).context.questions
+    assert not (tmp_path / "q.refused").exists()
 
 
 async def test_a_question_waits_until_clocks_agree_and_is_taken_up_then(tmp_path: Path) -> None:

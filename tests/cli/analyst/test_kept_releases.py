@@ -65,6 +65,11 @@ def test_windows_are_counted_numbered_and_walked_through(question: fc.Releases) 
     assert last.sum((1, 0)).estimate == raw(RELEASED[-1], 2)
     with pytest.raises(IndexError):
         question[4]
+    with pytest.raises(TypeError, match="slice"):
+        question[0:2]  # type: ignore[index]
+    for several, how_many in (([1, 2], 2), ([], 0)):
+        with pytest.raises(UsageError, match=f"{how_many} cells are named, allowed: one"):
+            question.cell(several)  # type: ignore[arg-type]
 
 
 def test_a_record_that_changed_after_it_was_checked_is_refused(records: Records) -> None:
@@ -93,6 +98,26 @@ def test_sums_and_differences_are_of_the_exact_law(question: fc.Releases) -> Non
         question.sum("0,0", 2)
     with pytest.raises(UsageError, match="'9,9'"):
         question.cell("9,9")
+
+
+def test_cells_and_windows_are_named_by_any_whole_number_and_by_nothing_else(question: fc.Releases) -> None:
+    """A table in pandas has numbers of NumPy; and a window that is named twice is one."""
+    frame = question.to_pandas()
+    first, window = (frame["window_index"].to_numpy()[place] for place in (0, -1))
+    cells = frame["cell"].to_numpy()[:2]
+
+    assert question.sum(cells, window) == question.sum([1, 2], [4, 4]) == question.sum([1, 2], 4)
+    assert question.difference(first, window) == question.difference(0, 4)
+    for wrong in (1.0, True, None, np.True_, np.array([[1]])):
+        with pytest.raises(UsageError, match="no cell has the label"):
+            question.sum([wrong])  # type: ignore[list-item]
+    with pytest.raises(UsageError, match=r"no cell has the label '1\.0'; there are 6, '0,0' to '2,1'"):
+        question.sum(1.0)  # type: ignore[arg-type]
+    for unfit in (1.0, "4", True, [0.5]):
+        with pytest.raises(UsageError, match=r"window is '.*', allowed: the whole number of a window"):
+            question.sum(windows=unfit)  # type: ignore[arg-type]
+        with pytest.raises(UsageError, match=r"window is '.*', allowed: the whole number of a window"):
+            question.difference(0, unfit)  # type: ignore[arg-type]
 
 
 def test_a_cell_over_time_has_its_band(question: fc.Releases) -> None:
@@ -124,6 +149,8 @@ def test_a_cell_of_one_window_is_drawn_with_its_interval(records: Records, tmp_p
     [(low, high)] = zip(cell.columns["low"], cell.columns["high"], strict=True)
     (line,) = axes.collections[-1].get_segments()  # type: ignore[attr-defined] # what vlines makes
     assert line[:, 1].tolist() == [low, high]
+    first, last = axes.get_xlim()
+    assert 1 / 24 < last - first < 1 / 8, "hours, not years, are around its time"
     pyplot.close(axes.figure)
 
 
@@ -183,5 +210,6 @@ def test_what_is_no_directory_of_one_question_is_refused(records: Records, tmp_p
         fc.read_releases(tmp_path / "empty")
     with pytest.raises(UsageError, match="drills down"):
         fc.read_releases(walks.directory)
-    with pytest.raises(UsageError, match="zoom is 1, allowed: 0 to 0"):
-        fc.read_releases(other.directory, zoom=1)
+    for zoom in (1, -1):
+        with pytest.raises(UsageError, match=f"zoom is {zoom}, allowed: 0 to 0"):
+            fc.read_releases(other.directory, zoom=zoom)

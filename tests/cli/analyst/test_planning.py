@@ -8,6 +8,7 @@ from typing import Any
 
 import fleetcount as fc
 import matplotlib as mpl
+import numpy as np
 import pytest
 from fleetcount_mechanisms.planning import plan_sampling
 from fleetcount_protocol.errors import FleetcountError
@@ -25,6 +26,16 @@ def test_a_plan_is_the_command_s(fleetcount: Callable) -> None:
     assert ["1,000", "54.9", "896", "1,114", "218", "21.8"] in [line.split() for line in shown.splitlines()]
     assert planned.smallest_count_seen == plan_sampling(100_000, 4, Fraction(1)).smallest_count_seen
     assert planned.standard_error(1000) == pytest.approx(54.9, abs=0.1)
+
+
+def test_devices_and_counts_may_be_numpys_and_no_count_is_above_the_fleet() -> None:
+    planned = fc.plan(devices=np.int64(100_000), values=np.int32(4), epsilon=1)
+
+    assert planned.plan == fc.plan(**GOOD).plan
+    assert planned.standard_error(np.int64(1000)) == fc.plan(**GOOD).standard_error(1000)
+    for wrong in (-1, 100_001, 1.5, True):
+        with pytest.raises(fc.UsageError, match=f"count is '{wrong}', allowed: a whole number from 0 to 100000"):
+            planned.standard_error(wrong)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("epsilon", [0.1, "0.1", "1/10", Decimal("0.1"), Fraction(1, 10)])

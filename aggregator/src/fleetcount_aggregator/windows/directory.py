@@ -1,9 +1,9 @@
 """The directory where an operator drops questions, each with its seed beside it, and orders about questions.
 
 The leader's operator drops NAME.question, signed by all, with NAME.seed; an operator drops NAME.order at its own
-aggregator. A refused file gets a NAME.refused beside it with the reason; the file of a question that is over is moved
-to `taken/`, so that thousands are not read for years. It deletes nothing but the seed of an installed question, which
-the store has encrypted: with the seed one could make proofs for invalid reports.
+aggregator. A refused file gets a NAME.refused beside it with the reason, for good unless it changes; the file of a
+question that is over is moved to `taken/`, so that thousands are not read for years. It deletes nothing but the seed of
+an installed question, which the store has encrypted: with the seed one could make proofs for invalid reports.
 """
 
 import os
@@ -90,7 +90,8 @@ class QuestionDirectory:
                     stamp = (status.st_mtime_ns, status.st_size)
                     seen = self._seen.get(entry.name)
                     if seen is None or seen.stamp != stamp:
-                        seen = self._seen[entry.name] = _Seen(stamp)
+                        refused = seen is None and _refused_since(Path(entry.path), status.st_mtime_ns)
+                        seen = self._seen[entry.name] = _Seen(stamp, done=refused)
                     if not seen.done:
                         open_ones.append(entry.name)
         if len(self._seen) > found:
@@ -171,6 +172,13 @@ def _put_by(path: Path, name: QuestionId) -> None:
         path.replace(taken / f"{path.stem}.{name.hex()[:12]}{path.suffix}")
     except OSError as error:
         log.warning("file_not_moved", file=path.name, reason=error.strerror)
+
+
+def _refused_since(path: Path, changed_ns: int) -> bool:
+    """Return whether a file was refused since it last changed, by a process before this one: it is judged once."""
+    with suppress(OSError):
+        return path.with_suffix(".refused").stat().st_mtime_ns >= changed_ns
+    return False
 
 
 def _write_refusal(path: Path, reason: str) -> None:

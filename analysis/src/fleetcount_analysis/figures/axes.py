@@ -105,11 +105,20 @@ def draw_band(
     axes.yaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
     axes.margins(x=0.02)
     if places.size and isinstance(places.flat[0], datetime):
-        every: Any = AutoDateLocator  # matplotlib's dates have no annotations.
+        every: Any = _Moments  # matplotlib's dates have no annotations.
         words: Any = ConciseDateFormatter
         dates = every(minticks=3, maxticks=7, tz=UTC)
         axes.xaxis.set_major_locator(dates)
         axes.xaxis.set_major_formatter(words(dates, tz=UTC))
+
+
+class _Moments(AutoDateLocator):
+    """Places of dates on an axis; around a single moment the hour before and after it, where matplotlib shows years."""
+
+    def nonsingular(self, vmin: Any, vmax: Any) -> Any:
+        """Return the ends of an axis, in days."""
+        usual: Any = super().nonsingular
+        return (vmin - 1 / 24, vmax + 1 / 24) if vmin == vmax else usual(vmin, vmax)
 
 
 def _same_length(count: int, *numbers: ArrayLike) -> list[Floats]:

@@ -4,15 +4,16 @@ Every signature and the chain of the records are checked before a number is show
 a missing window.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from math import nan
+from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from fleetcount_analysis.answers import Answer, Average, Region, difference, total, window_totals
 from fleetcount_analysis.interval_words import level_text
@@ -25,7 +26,7 @@ from fleetcount_protocol.question.question import Question, verify_signed_questi
 from fleetcount.analyst.crosstab import Crosstab
 from fleetcount.analyst.keys import Keys
 from fleetcount.analyst.planning import Exact, exactly
-from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, cells_named
+from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, Windows, cells_named, windows_named
 from fleetcount.analyst.tables import Statement, Tabular, axes_for, html_table
 from fleetcount.command.numbers import NUMBER, QUANTILE
 from fleetcount.question.files import asked_words, promise_words
@@ -175,7 +176,7 @@ class Releases(Tabular):
             IndexError: a place that is not there.
             UsageError, SignatureError, CheckFailedError: the record has changed since.
         """
-        kept = self.windows[position]
+        kept = self.windows[index(position)]
         return VerifiedRelease(record=kept_record(Path(self.source), self.asked, kept), source=self.source)
 
     def __iter__(self) -> Iterator[VerifiedRelease]:
@@ -186,9 +187,11 @@ class Releases(Tabular):
         """Return one cell over all released windows.
 
         Raises:
-            UsageError: a label that is not there; with the nearest.
+            UsageError: a label that is not there, with the nearest; or not one.
         """
-        (value,) = cells_named(self.labels, label, grid=self._grid)
+        value, *others = cells_named(self.labels, label, grid=self._grid) or [0]
+        if others or not value:
+            raise UsageError(f"{len(others) + bool(value)} cells are named, allowed: one; sum() adds several")
         table = self.kept.table
         columns = {
             "window_index": list(self.windows),
@@ -228,19 +231,19 @@ class Releases(Tabular):
         }
         return CellHistory(label=table.design.levels.total_words, level=self.level, columns=columns)
 
-    def sum(self, labels: Labels | None = None, windows: Iterable[int] | int | None = None) -> Answer:
+    def sum(self, labels: Labels | None = None, windows: Windows | None = None) -> Answer:
         """Return the sum of cells (all) over windows (all released ones), with its exact interval.
 
         Counts are added, not devices: a device counted in two windows counts twice, and one that told two categories at
         once in both: their sum is no number of devices, `total` is.
 
         Raises:
-            UsageError: a label that is not there.
+            UsageError: a label that is not there, or a window that is no whole number.
             RangeError: a window that was not released.
         """
-        return total(self.kept.table, Region.of(self._cells(labels), self.windows if windows is None else windows))
+        return total(self.kept.table, Region.of(self._cells(labels), self._over(windows)))
 
-    def quantile(self, q: Exact, windows: Iterable[int] | int | None = None) -> MeasuredQuantile:
+    def quantile(self, q: Exact, windows: Windows | None = None) -> MeasuredQuantile:
         """Return the q-quantile of a question for a number over windows (all released ones), read at all zooms.
 
         A device that is counted in two windows counts twice; one without a value is not in it.
@@ -251,7 +254,7 @@ class Releases(Tabular):
         """
         return self._numbers(windows).quantile(exactly("q", q, QUANTILE))
 
-    def total_of_numbers(self, windows: Iterable[int] | int | None = None) -> Average:
+    def total_of_numbers(self, windows: Windows | None = None) -> Average:
         """Return the sum of the numbers of a question for a number, in its unit, over windows.
 
         Raises:
@@ -260,7 +263,7 @@ class Releases(Tabular):
         """
         return self._numbers(windows).total_of_numbers()
 
-    def mean(self, windows: Iterable[int] | int | None = None) -> Average:
+    def mean(self, windows: Windows | None = None) -> Average:
         """Return the mean of a question for a number, in its unit, over windows; of bins it is known up to a bin.
 
         Raises:
@@ -269,17 +272,16 @@ class Releases(Tabular):
         """
         return self._numbers(windows).mean()
 
-    def crosstab(self, windows: Iterable[int] | int | None = None) -> Crosstab:
+    def crosstab(self, windows: Windows | None = None) -> Crosstab:
         """Return the table of a question for several signals over windows, which are added up.
 
         Raises:
             UsageError: a question for one signal.
             RangeError: a window that was not released.
         """
-        over = self.windows if windows is None else (windows,) if isinstance(windows, int) else tuple(windows)
-        return Crosstab(counts=CrossCounts.of(self.name, self.asked.domain, self.kept.table, over))
+        return Crosstab(counts=CrossCounts.of(self.name, self.asked.domain, self.kept.table, self._over(windows)))
 
-    def share(self, labels: Labels, windows: Iterable[int] | int | None = None) -> Average:
+    def share(self, labels: Labels, windows: Windows | None = None) -> Average:
         """Return the share of some cells in all devices with a value, over windows.
 
         Raises:
@@ -290,7 +292,7 @@ class Releases(Tabular):
             raise UsageError(f"zoom is {self.kept.zoom}; a share is of cells of zoom 0, which reads all zooms together")
         return self._numbers(windows).share(self._cells(labels))
 
-    def share_above(self, number: Exact, windows: Iterable[int] | int | None = None) -> Average:
+    def share_above(self, number: Exact, windows: Windows | None = None) -> Average:
         """Return the share of devices with at least a number, an edge of the bins, over windows.
 
         Raises:
@@ -299,19 +301,21 @@ class Releases(Tabular):
         """
         return self._numbers(windows).share_above(exactly("number", number, NUMBER))
 
-    def _numbers(self, windows: Iterable[int] | int | None) -> OpenedNumbers:
-        chosen = self.windows if windows is None else [windows] if isinstance(windows, int) else windows
-        return opened_in(self.kept, chosen)
+    def _numbers(self, windows: Windows | None) -> OpenedNumbers:
+        return opened_in(self.kept, self._over(windows))
 
-    def difference(self, earlier: int, later: int, labels: Labels | None = None) -> Answer:
+    def _over(self, windows: Windows | None) -> list[int]:
+        return windows_named(self.windows if windows is None else windows)
+
+    def difference(self, earlier: SupportsIndex, later: SupportsIndex, labels: Labels | None = None) -> Answer:
         """Return how much more is counted in the window `later` than in `earlier`, in some cells or in all.
 
         Raises:
-            UsageError: a label that is not there.
+            UsageError: a label that is not there, or a window that is no whole number.
             RangeError: a window that was not released, or one window twice.
         """
-        cells = self._cells(labels)
-        return difference(self.kept.table, Region.of(cells, later), Region.of(cells, earlier))
+        more, less = (Region.of(self._cells(labels), windows_named(one)) for one in (later, earlier))
+        return difference(self.kept.table, more, less)
 
     def _cells(self, labels: Labels | None) -> list[int]:
         return (
@@ -403,10 +407,10 @@ class CellHistory(Tabular):
         """Yield time, estimate and ends of every window, and between two that do not follow a row that is no number."""
         before = None
         names = ("window_index", "opens", "estimate", "low", "high")
-        for index, opens, *numbers in zip(*(self.columns[name] for name in names), strict=True):
-            if before is not None and index != before + 1:
+        for window, opens, *numbers in zip(*(self.columns[name] for name in names), strict=True):
+            if before is not None and window != before + 1:
                 yield opens, nan, nan, nan
-            before = index
+            before = window
             yield opens, *numbers
 
     def __repr__(self) -> str:

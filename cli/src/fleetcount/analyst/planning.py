@@ -9,7 +9,8 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from math import isqrt
-from typing import TYPE_CHECKING, Any, Final, cast
+from operator import index
+from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
 
 import numpy as np
 import scipy
@@ -59,8 +60,8 @@ Exact = int | float | str | Fraction | Decimal
 
 def plan(  # noqa: PLR0913 - the options of the command, by name
     *,
-    devices: int,
-    values: int,
+    devices: SupportsIndex,
+    values: SupportsIndex,
     epsilon: Exact,
     mechanism: str = "sampling",
     noise: str = "geometric",
@@ -94,9 +95,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     Raises:
         UsageError, MechanismError: a value outside its range, named with the range.
     """
-    for name, value, most in (("devices", devices, MOST_DEVICES), ("values", values, MOST_VALUES)):
-        if type(value) is not int or not 1 <= value <= most:
-            raise UsageError(f"{name} is {str(value)[:40]!r}, allowed: a whole number from 1 to {most}")
+    devices, values = _counted("devices", devices, 1, MOST_DEVICES), _counted("values", values, 1, MOST_VALUES)
     if noise not in NOISES:
         raise UsageError(f"noise is {noise!r}, allowed: {' or '.join(NOISES)}{did_you_mean(noise, NOISES)}")
     target = exactly("epsilon", epsilon, EPSILON)
@@ -131,6 +130,22 @@ def facing(planned: Plan, direction: str | None) -> Plan:
         raise UsageError(f"direction is {str(direction)[:40]!r} of {planned.design.name} answers, allowed: {allowed}")
     cells, *coarser = (replace(cast("OneSidedNoise", one), direction=cast("Side", direction)) for one in laws)
     return replace(planned, design=replace(planned.design, noise=cells, coarser=tuple(coarser)))
+
+
+def whole_number(named: object) -> int | None:
+    """Return a whole number, also one of NumPy's; None for anything else, truth values among it."""
+    if isinstance(named, bool) or not isinstance(named, SupportsIndex):
+        return None
+    try:
+        return index(named)
+    except TypeError:  # As an array says of itself, and a truth value of NumPy.
+        return None
+
+
+def _counted(name: str, value: SupportsIndex, least: int, most: int) -> int:
+    if (count := whole_number(value)) is None or not least <= count <= most:
+        raise UsageError(f"{name} is {str(value)[:40]!r}, allowed: a whole number from {least} to {most}")
+    return count
 
 
 def exactly(name: str, value: Exact, kind: ExactNumber) -> Fraction:
@@ -184,9 +199,13 @@ class PlannedCount(Tabular):
         """What could be learnt of one device; `str()` of it is one or two sentences."""
         return statement_of(self.plan.design, views_of(self.plan.design))
 
-    def standard_error(self, count: int) -> float:
-        """Return the standard error of a cell with so many devices, in devices."""
-        return self.plan.sd(count)
+    def standard_error(self, count: SupportsIndex) -> float:
+        """Return the standard error of a cell with so many devices, in devices.
+
+        Raises:
+            UsageError: more devices than the plan has, or what is no count.
+        """
+        return self.plan.sd(_counted("count", count, 0, self.plan.devices))
 
     def columns_of(self) -> Mapping[str, Sequence[Any]]:
         """Return the columns in their order."""

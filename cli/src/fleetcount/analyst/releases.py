@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cached_property
-from operator import index
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, SupportsIndex, cast
@@ -37,7 +36,7 @@ from fleetcount_protocol.window.window import Window
 
 from fleetcount.analyst.crosstab import Crosstab
 from fleetcount.analyst.keys import Keys
-from fleetcount.analyst.planning import Exact, exactly
+from fleetcount.analyst.planning import Exact, exactly, whole_number
 from fleetcount.analyst.tables import Row, Statement, Tabular, axes_for, html_table, library, statement_of
 from fleetcount.command.numbers import NUMBER, QUANTILE
 from fleetcount.command.options import read_text
@@ -53,6 +52,8 @@ if TYPE_CHECKING:
 Label = str | int | tuple[int, int]
 Labels = Iterable[Label] | Label
 """Cells by their labels, by their values 1..V, or, of a square grid, by pairs (x, y): column and row from 0."""
+Windows = Iterable[SupportsIndex] | SupportsIndex
+"""Windows by their numbers in the question."""
 _SHOWN: Final = 20
 
 
@@ -421,20 +422,36 @@ def cells_named(known: Sequence[str], labels: Labels, *, grid: bool) -> list[int
     Raises:
         UsageError: one that is not there; with the nearest label.
     """
-    alone = isinstance(labels, str | SupportsIndex) or (grid and _is_pair(labels))
-    listed: list[Any] = [labels] if alone else list(cast("Iterable[Any]", labels))
+    listed = [labels] if grid and _is_pair(labels) else _listed(labels)
     values = {label: value for value, label in enumerate(known, start=1)}
     found: set[int] = set()
     for one in listed:
         name = ",".join(map(str, cast("tuple[int, int]", one))) if grid and _is_pair(one) else one
-        value = values.get(name) if isinstance(name, str) else None
-        if isinstance(one, SupportsIndex) and not isinstance(one, bool) and 1 <= index(one) <= len(known):
-            value = index(one)
-        if value is None:
+        value = values.get(name) if isinstance(name, str) else whole_number(one)
+        if value is None or not 1 <= value <= len(known):
             near = did_you_mean(name, known) or f"; there are {len(known)}, {known[0]!r} to {known[-1]!r}"
             raise UsageError(f"no cell has the label {str(name)[:80]!r}{near}")
         found.add(value)
     return sorted(found)
+
+
+def windows_named(windows: Windows) -> list[int]:
+    """Return windows that are named by their numbers in the question, one or several, each once, in order.
+
+    Raises:
+        UsageError: what is no whole number.
+    """
+    found: set[int] = set()
+    for one in _listed(windows):
+        if (window := whole_number(one)) is None:
+            raise UsageError(f"window is {str(one)[:80]!r}, allowed: the whole number of a window in its question")
+        found.add(window)
+    return sorted(found)
+
+
+def _listed(named: object) -> list[Any]:
+    several = isinstance(named, Iterable) and not isinstance(named, str)
+    return list(cast("Iterable[Any]", named)) if several else [named]
 
 
 def _is_pair(named: object) -> bool:

@@ -11,7 +11,7 @@ from fleetcount_mechanisms.accounting.solving import noise_for_promise
 from fleetcount_mechanisms.accounting.vectors import ScheduleShape
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, kind_of
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
-from fleetcount_mechanisms.levels import Levels, neighbouring_sides, total_label
+from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.losses import STATED_DELTA
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, Side, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for
@@ -280,7 +280,9 @@ def _with_total(
     table: Table, domain: ValueDomain, asked: ReleaseTable, answer: AnswerLaw, kind: ReleaseKind, unit: int
 ) -> bool:
     """Return whether the total is opened: as asked, or by default where nothing speaks against it."""
-    sampled, label = kind_of(answer).form is AnswerForm.TWO_ROUNDS, total_label(most_of(domain))
+    sampled, levels = kind_of(answer).form is AnswerForm.TWO_ROUNDS, Levels(domain.values, most=most_of(domain))
+    names = domain.names if isinstance(domain, Categories) else ()
+    label = next((one for one in (levels.total_label, levels.total_words) if one in names), None)
     against = {
         "one": domain.values == 1,
         "exact": kind is ReleaseKind.EXACT,
@@ -292,7 +294,7 @@ def _with_total(
         "few": sampled and not Spread(levels=Levels(domain.values)).with_total_for(answer, GaussianNoise).levels.total,
         "walk": isinstance(domain, Prefixes),
         "all": 1 < most_of(domain) == domain.values,
-        "name": isinstance(domain, Categories) and label in domain.names,
+        "name": label is not None,
     }
     why = next((reason for reason, holds in against.items() if holds), None)
     if asked.total and why is not None:

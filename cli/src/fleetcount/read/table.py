@@ -156,8 +156,8 @@ def table_of(
         UsageError: a drill-down, each window of which asks about other places, or a zoom that it does not have.
     """
     sides = question.release.sides
-    if zoom >= len(sides):
-        raise UsageError(f"--zoom is {zoom}, allowed: 0 to {len(sides) - 1}, the zooms of the question")
+    if not 0 <= zoom < len(sides):
+        raise UsageError(f"zoom is {zoom}, allowed: 0 to {len(sides) - 1}, the zooms of the question")
     if question.drill_down is not None:
         problem = "drills down, so that it has no one table; see 'fleetcount question places'"
         raise UsageError(f"question {question.name!r} {problem}")

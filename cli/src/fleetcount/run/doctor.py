@@ -329,7 +329,8 @@ async def _relay(path: Path) -> list[Finding]:
         guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key], []),
-        await check_port("own device port", config.relay.listen, own, name, needed=False),
+        # That port takes certificates of devices alone, not this one.
+        await check_port("own device port", config.relay.listen, own, name, needed=False, takes=False),
         *await asyncio.gather(
             *(check_port(f"aggregator {one.id}", one.endpoint, own, one.id) for one in config.aggregators)
         ),

@@ -210,12 +210,19 @@ def _kernel_synchronised() -> bool | None:
 
 
 async def check_port(
-    what: str, endpoint: str, tls: Callable[[], ssl.SSLContext | None], name: str = "", *, needed: bool = True
+    what: str,
+    endpoint: str,
+    tls: Callable[[], ssl.SSLContext | None],
+    name: str = "",
+    *,
+    needed: bool = True,
+    takes: bool = True,
 ) -> Finding:
     """Check that who listens at "host:port" shows a certificate of `name`, or with "" of the host.
 
     `tls` makes the context of the handshake, None where the party is reached without TLS: then anything may listen.
-    Where it agrees on `HTTP2`, who listens has to take this certificate too, and counts no handshake that broke off.
+    Where it agrees on `HTTP2`, who listens has to take this certificate too if it `takes` those of its kind, and then
+    counts no handshake that broke off.
     """
     host, port = split_endpoint(endpoint)
     try:
@@ -230,7 +237,7 @@ async def check_port(
         async with asyncio.timeout(CONNECT_S):
             await writer.start_tls(context, server_hostname=name or host)
             speaks_first = writer.get_extra_info("ssl_object").selected_alpn_protocol() == HTTP2
-            if speaks_first and not await _heard(reader):
+            if takes and speaks_first and not await _heard(reader):
                 return failed(what, f"{endpoint}: hung up at this certificate, which it may not accept")
     except (FleetcountError, OSError, TimeoutError) as error:
         return failed(what, f"{endpoint}: what listens there does not prove that it is {name or host!r}: {_why(error)}")

@@ -1,8 +1,7 @@
 """The loss of a question for one answer, one day and all answers: the least proven epsilon at a delta.
 
-Every bound that holds is computed and the least one returned; only this module chooses among bounds. Fractions have an
-error below 1e-60. It must not word anything (`question_statement`). "Theorem" and "F" are those of docs/spec.md,
-"Losses".
+Only this module chooses among bounds. Fractions have an error below 1e-60. It must not word anything
+(`question_statement`). "Theorem" and "F" are those of docs/spec.md, "Losses".
 """
 
 from collections import Counter
@@ -14,17 +13,8 @@ from itertools import pairwise
 from math import comb, erfc, sqrt
 from typing import Final
 
-from fleetcount_mechanisms.accounting.charges import (
-    truth_weight,
-    unit_divergence,
-    unit_pure,
-    units_divergence,
-)
-from fleetcount_mechanisms.accounting.vectors import (
-    ScheduleShape,
-    gaussian_unit_epsilon,
-    geometric_unit_epsilon,
-)
+from fleetcount_mechanisms.accounting.charges import truth_weight, unit_divergence, unit_pure, units_divergence
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape, gaussian_unit_epsilon, geometric_unit_epsilon
 from fleetcount_mechanisms.answers import AnswerForm
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_open_unit
@@ -33,7 +23,7 @@ from fleetcount_mechanisms.losses import move_divergence, moves_divergence, move
 from fleetcount_mechanisms.noise import GaussianNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import fraction_up, near_exp, near_log
 from fleetcount_mechanisms.renyi import amplified, best_order, panel_pure_epsilon
-from fleetcount_mechanisms.repeated import LARGEST_EPSILON, optimal_loss_repeated
+from fleetcount_mechanisms.repeated import LARGEST_COPIES, LARGEST_EPSILON, optimal_loss_repeated
 from fleetcount_mechanisms.sampled_gaussian import sum_law_factor
 
 _NOTHING: Final = Fraction(0)
@@ -202,7 +192,8 @@ def _panel_bounds(design: Design, sizes: _Sizes, delta: Fraction) -> Iterator[Fr
 
 
 def _pure_copies(alone: Fraction, copies: int, delta: Fraction) -> Fraction:
-    return optimal_loss_repeated(alone, copies, delta) if alone <= LARGEST_EPSILON else alone * copies
+    exact = alone <= LARGEST_EPSILON and copies <= LARGEST_COPIES
+    return optimal_loss_repeated(alone, copies, delta) if exact else alone * copies
 
 
 # How often the odds move more than an epsilon says. A delta is no bound on that: it says how much such cases weigh.

@@ -67,7 +67,7 @@ def kind_of(signal: object) -> Kind | None:
             return Kind.TRUTH_VALUE
         case str():
             return Kind.TEXT
-        case tuple() if len(cast("tuple[object, ...]", signal)) == 2:
+        case (x, y) if isinstance(signal, tuple) and {kind_of(x), kind_of(y)} <= {None, Kind.NUMBER}:
             return Kind.POSITION
         case numbers.Real() | Decimal():
             return Kind.NUMBER if exact(signal) is not None else None
