@@ -56,7 +56,7 @@ class HpkeKeyPair:
 
     @classmethod
     def generate(cls, key_id: int, *, post_quantum: bool = False) -> "HpkeKeyPair":
-        """Return a new pair from the operating system's generator; run by the aggregator's operator."""
+        """Return a new pair from the operating system's generator."""
         return cls(key_id, cls.generate_private_key(post_quantum=post_quantum))
 
     @staticmethod

@@ -341,7 +341,7 @@ def _session_keys(request: SessionRequest, secrets: bytes, ephemeral_key: bytes)
     """Return the session and the confirmation derived from `secrets`: the sealed one, then the X25519 one (64 bytes).
 
     HKDF-SHA256 (RFC 5869), salted with the hash of the transcript, so that both sides derive the same keys only if they
-    saw the same messages; the confirmation is one more output, which proves the knowledge of both secrets.
+    saw the same messages; the confirmation, one more output, proves the knowledge of both secrets.
     """
     transcript = hashlib.sha256(SESSION_KEYS_LABEL + sized(request.signed_bytes, 2) + ephemeral_key).digest()
     extracted = hmac.digest(transcript, secrets, "sha256")
