@@ -62,7 +62,7 @@ class ArrayBatchVerifier:
     def verify(self, batch: ProofBatch) -> VerifiedBatch:
         """See `BatchVerifier.verify`."""
         self.setting.check(batch)
-        at_once = max(self._worth, _MOST_WORDS // self.setting.prio3.circuit.measurement_length)
+        at_once = max(1, self._worth, _MOST_WORDS // self.setting.prio3.circuit.measurement_length)
         first, *others = [self._verify(part) for part in _parts(batch, at_once)]
         for other in others:
             first = VerifiedBatch(
