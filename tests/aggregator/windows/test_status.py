@@ -46,7 +46,7 @@ async def test_the_status_names_the_next_window_the_released_and_the_missing(
 
     [line] = found.questions
     assert (line.question_id, line.name, line.windows, line.released) == (question.question_id, question.name, 5, 1)
-    assert (line.following, line.opens) == (4, question.schedule.opens(4))
+    assert (line.following, line.upcoming, line.opens, line.skipped) == (4, None, None, [range(4, 5)])
     assert line.missing == {"too_few_reports": [1, 2], "stopped": [3]}
     assert [window.index for window in found.windows] == [0, 1, 2]
 
@@ -56,8 +56,9 @@ async def test_the_status_names_the_next_window_the_released_and_the_missing(
 
     monkeypatch.setattr("fleetcount.run.aggregator.load_config", lambda *_: Settings)
     said = CliRunner().invoke(aggregator, ["status", "--config", "any.toml"]).output.splitlines()
-    assert "1 of 5 released, window 4 at 20" in said[0]
-    assert said[1:3] == [
+    assert "1 of 5 released, no window to come" in said[0]
+    assert said[1:4] == [
+        "    skipped by orders: window 4",
         "    missing: stopped 1, the last is window 3",
         "    missing: too_few_reports 2, the last is window 2",
     ]

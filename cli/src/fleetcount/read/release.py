@@ -296,7 +296,8 @@ def _chain_lines(chain: Chain, orders: Sequence[QuestionOrder] | None, now: floa
     yield f"{chain.released} of {windows:,} windows released{_chained(chain)}"
     for reason, spans in by_reason(chain.missing):
         yield one_line(f"missing: {spans}: {reason}")
-    follows = chain.last + 1 + len(chain.pending) < windows
+    stop = stopped_at(orders or ())
+    follows = chain.last + 1 + len(chain.pending) < (windows if stop is None else stop)
     why = "the next record will say why" if follows else "no record comes after them that could say why"
     for reason, spans in by_reason(chain.pending):
         yield one_line(f"no record: {spans}: {reason}; {why}")
