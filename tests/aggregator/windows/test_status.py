@@ -2,16 +2,22 @@
 reason.
 """
 
+import asyncio
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
+from fleetcount.command.base import CannotReachError, RefusedByPolicyError
 from fleetcount.groups import aggregator
+from fleetcount.read import states
 from fleetcount_aggregator.host.store_place import StorePlace
 from fleetcount_aggregator.windows.question_orders import take_own_order
 from fleetcount_aggregator.windows.status import read_status
+from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.question.orders import OrderAction, QuestionOrder, sign_order
 from fleetcount_protocol.question.question import window_at
+from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all
 
@@ -19,7 +25,7 @@ COINS = [(0, 1), (0, 2), (3, 3)]
 
 
 async def test_the_status_names_the_next_window_the_released_and_the_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     network = Network(2, directory=tmp_path)
     network.seats[0].store_path = tmp_path / "aggregator.db"
@@ -63,6 +69,20 @@ async def test_the_status_names_the_next_window_the_released_and_the_missing(
         "    missing: too_few_reports 2, the last is window 2",
     ]
     await network.stop_all()
+
+    async def nobody_knows(_: Path, window: Window) -> dict[AggregatorId, str]:
+        return {one.aggregator_id: "refuses: unknown_window" for one in window.aggregators}
+
+    own = SimpleNamespace(store_place=Settings.store_place, aggregator=SimpleNamespace(question_directory=tmp_path))
+    monkeypatch.setattr(states, "operator_of", lambda _: SimpleNamespace(config=own))
+    monkeypatch.setattr(states, "ask_statuses", nobody_knows)
+    for index, error, why in ((3, RefusedByPolicyError, "is missing: stopped"), (4, CannotReachError, "no status")):
+        with pytest.raises(error, match=why):
+            await asyncio.to_thread(states.show_states, Path("a.toml"), question, index, 0, as_json=False)
+    assert [line.rpartition("; ")[2][:31] for line in capsys.readouterr().out.splitlines() if "refuses" in line] == [
+        *["the window is missing: stopped"] * 2,
+        *["windows are decided about short"] * 2,
+    ]
 
 
 async def test_a_window_under_way_says_what_comes_next(tmp_path: Path) -> None:
