@@ -103,7 +103,7 @@ async def test_what_a_damaged_window_was_charged_counts_on(tmp_path: Path) -> No
     host.limits = replace(host.limits, largest_epsilon=host.limits.largest_epsilon / 4)
 
     signed, key = network.once(values=2, name="one more")
-    with pytest.raises(QuestionError, match="windows that overlap"):
+    with pytest.raises(QuestionError, match="questions that overlap"):
         await install_question(core.context, signed, key)
     windows = core.context.windows
     windows._quarantined = {one: held._replace(window=None) for one, held in windows.quarantined.items()}
