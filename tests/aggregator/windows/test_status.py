@@ -3,6 +3,7 @@ reason.
 """
 
 import asyncio
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -83,6 +84,9 @@ async def test_the_status_names_the_next_window_the_released_and_the_missing(
         *["the window is missing: stopped"] * 2,
         *["windows are decided about short"] * 2,
     ]
+    with pytest.raises(RefusedByPolicyError):
+        await asyncio.to_thread(states.show_states, Path("a.toml"), question, 3, 0, as_json=True)
+    assert [row["missing"] for row in json.loads(capsys.readouterr().out)] == ["stopped"] * 2
 
 
 async def test_a_window_under_way_says_what_comes_next(tmp_path: Path) -> None:

@@ -59,7 +59,8 @@ def show_states(config_path: Path, question: Question, index: int | None, now: f
     lines = [one_line(f"{name:<12} {_text(window, name, answer, missing)}") for name, answer in answers.items()]
     if schedule.windows > 1:
         lines.insert(0, f"window {index}, which opens {utc(window.round_one_opens)}")
-    show([_json(index, str(name), answer) for name, answer in answers.items()], lines, as_json=as_json)
+    rows = [_json(index, str(name), answer, missing) for name, answer in answers.items()]
+    show(rows, lines, as_json=as_json)
     _conclude(answers, missing, quiet=as_json)
 
 
@@ -75,9 +76,10 @@ def _why_missing(config_path: Path, question: Question, index: int) -> str:
     return ""
 
 
-def _json(index: int, name: str, answer: WindowStatus | str) -> dict[str, Any]:
+def _json(index: int, name: str, answer: WindowStatus | str, missing: str) -> dict[str, Any]:
     if isinstance(answer, str):
-        return {"aggregator": name, "window": index, "error": answer}
+        why = missing if _is_unknown(answer) else ""
+        return {"aggregator": name, "window": index, "error": answer, "missing": why}
     return {
         "aggregator": name,
         "window": index,
@@ -106,10 +108,10 @@ def _text(window: Window, name: AggregatorId, answer: WindowStatus | str, missin
 
 def _conclude(answers: Mapping[AggregatorId, WindowStatus | str], missing: str, *, quiet: bool) -> None:
     statuses = [answer for answer in answers.values() if not isinstance(answer, str)]
-    digests = {answer.set_digest for answer in statuses if answer.set_digest is not None}
-    if len(digests) > 1:
+    digests = [answer.set_digest for answer in statuses if answer.set_digest is not None]
+    if len(set(digests)) > 1:
         raise CheckFailedError("the aggregators' set digests differ; nothing can be released")
-    if digests and not quiet:
+    if len(digests) > 1 and not quiet:  # Who adopted a record has no digest of its own.
         click.echo("set digests: equal")
     for answer in statuses:
         if answer.abort_reason:
