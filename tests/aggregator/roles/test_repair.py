@@ -213,6 +213,28 @@ async def test_the_debit_of_an_aborted_window_is_mended_when_its_steps_are_gone(
     await network.stop_all()
 
 
+async def test_a_debit_that_is_gone_is_written_again_or_said_to_be_gone(tmp_path: Path) -> None:
+    network, window = await answered(tmp_path)
+    await network.run_to_the_end(window)
+    [before] = await network.core(0).context.store.read(read_ledger)
+    said = []
+    for tables in (["ledger"], ["ledger"], ["steps", "ledger"]):
+        await network.stop(0)
+        for table in tables:
+            damage(tmp_path / "alpha.db", f"DELETE FROM {table}")
+        core = await network.start(0)
+        said.append(await repair_of(core.context).others())
+        rows = await core.context.store.read(read_ledger)
+        assert [(row.window_id, row.epsilon) for row in rows] == [(before.window_id, before.epsilon)] * (
+            len(tables) == 1
+        )
+
+    again = [f"wrote the debit of window {window.window_id.hex()} again"]
+    gone = ["found 0 debits, of 1 that were written; nothing says whose the others were"]
+    assert said == [again, again, gone]
+    await network.stop_all()
+
+
 @pytest.mark.parametrize("changed", ["window_id = x'0000'", "normal_signal = 'other'"])
 async def test_debits_and_marks_are_mended_without_their_windows(tmp_path: Path, changed: str) -> None:
     network, window = await answered(tmp_path)
