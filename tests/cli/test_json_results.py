@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from fleetcount.read.report import release_json, table_lines
+from fleetcount.run.device import decimal_text
 
 from tests.cli.test_device_question import offered  # noqa: F401 - a fixture
 from tests.cli.test_question_export import RELEASED, export, kept, raw  # noqa: F401 - fixtures
@@ -77,6 +78,27 @@ def test_what_a_device_says_of_itself(document: Callable, offered: tuple[Path, A
     assert document("device", "question", "reserved", "--config", config) == []
     assert document("device", "spool", "--config", config) == []
     assert document("device", "status", "--config", config)["valid"] is True
+
+
+def test_a_ledger_for_programs_has_the_losses_of_its_text(
+    document: Callable,
+    fleetcount: Callable,
+    offered: tuple[Path, Any],  # noqa: F811
+) -> None:
+    config, question = offered
+    assert fleetcount("device", "question", "join", "--config", config, question.name).code == 0
+
+    ledger, text = document("device", "ledger", "--config", config), fleetcount("device", "ledger", "--config", config)
+
+    [charge] = ledger["charges"]
+    [(order, loss)] = charge["renyi"].items()
+    seen = ledger["seen_if_all_collude"]
+    assert charge["epsilon"] is None
+    assert f"Renyi {decimal_text(loss)} at order {order}" in text.out
+    assert f"{ledger['charges_in_period']} charges, within epsilon {ledger['epsilon']}" in text.out
+    assert f"see {seen['answers']} of these answers on average and any of them with a chance of" in text.out
+    assert f"at most {seen['chance_of_any']}; trust = '{ledger['trust']}'" in text.out
+    assert (ledger["one_sided"], ledger["without_epsilon"]) == (0, 0)
 
 
 def test_checks_of_files(document: Callable, fleetcount: Callable, files: tuple[Path, Path], tmp_path: Path) -> None:  # noqa: F811

@@ -143,6 +143,19 @@ async def test_no_record_is_promised_behind_the_last_window(running: Running) ->
     assert over[-1].startswith("the last window closed ")
 
 
+async def test_no_record_is_promised_behind_a_stop(running: Running) -> None:
+    await running.answer(0)
+    await running.operator("pause", "--from", "2")
+    await running.operator("stop", "--from", "3")
+    for index in range(1, 5):
+        await running.answer(index)
+
+    over = await running.status()
+
+    assert "no record: window 2: paused; no record comes after them that could say why" in over
+    assert over[-1] == "no further window is asked"
+
+
 async def test_a_directory_whose_records_do_not_hang_together_is_refused(running: Running) -> None:
     for index in range(3):
         await running.answer(index)

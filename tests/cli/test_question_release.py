@@ -143,6 +143,20 @@ def answered(state: WindowState, digest: int, reason: str = "") -> WindowStatus:
 RELEASED = answered(WindowState.RELEASED, 1)
 
 
+def test_one_set_digest_alone_is_not_said_to_be_equal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    question, adopted = one_round_question(Mode.DIRECT), replace(RELEASED, set_digest=None)
+
+    async def statuses(*_: object) -> dict[AggregatorId, WindowStatus | str]:
+        return {AggregatorId("alpha"): adopted, AggregatorId("beta"): RELEASED}
+
+    monkeypatch.setattr(states, "ask_statuses", statuses)
+    states.show_states(Path("a.toml"), question, 2, 0, as_json=False)
+
+    assert "equal" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("answers", "code", "said"),
     [

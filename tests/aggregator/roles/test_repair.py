@@ -103,7 +103,7 @@ async def test_what_a_damaged_window_was_charged_counts_on(tmp_path: Path) -> No
     host.limits = replace(host.limits, largest_epsilon=host.limits.largest_epsilon / 4)
 
     signed, key = network.once(values=2, name="one more")
-    with pytest.raises(QuestionError, match="windows that overlap"):
+    with pytest.raises(QuestionError, match="questions that overlap"):
         await install_question(core.context, signed, key)
     windows = core.context.windows
     windows._quarantined = {one: held._replace(window=None) for one, held in windows.quarantined.items()}
@@ -210,6 +210,28 @@ async def test_the_debit_of_an_aborted_window_is_mended_when_its_steps_are_gone(
     assert [(row.window_id, row.epsilon) for row in await core.context.store.read(read_ledger)] == [
         (window.window_id, before.epsilon)
     ]
+    await network.stop_all()
+
+
+async def test_a_debit_that_is_gone_is_written_again_or_said_to_be_gone(tmp_path: Path) -> None:
+    network, window = await answered(tmp_path)
+    await network.run_to_the_end(window)
+    [before] = await network.core(0).context.store.read(read_ledger)
+    said = []
+    for tables in (["ledger"], ["ledger"], ["steps", "ledger"]):
+        await network.stop(0)
+        for table in tables:
+            damage(tmp_path / "alpha.db", f"DELETE FROM {table}")
+        core = await network.start(0)
+        said.append(await repair_of(core.context).others())
+        rows = await core.context.store.read(read_ledger)
+        assert [(row.window_id, row.epsilon) for row in rows] == [(before.window_id, before.epsilon)] * (
+            len(tables) == 1
+        )
+
+    again = [f"wrote the debit of window {window.window_id.hex()} again"]
+    gone = ["found 0 debits, of 1 that were written; nothing says whose the others were"]
+    assert said == [again, again, gone]
     await network.stop_all()
 
 

@@ -286,10 +286,10 @@ def test_a_moment_is_the_same_with_any_offset_that_is_written_out(moment: str, t
     assert population.histogram(0).sum() == 2
 
 
-def test_numbers_with_exponents_and_a_blank_last_line_are_read(tmp_path: Path) -> None:
-    (tmp_path / "t.csv").write_text(HEAD + "0,a,1e-05,2E2\n0,b,-1.5e+1,0\n\n\n")
+def test_numbers_as_programs_write_them_and_a_blank_last_line_are_read(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(HEAD + "0,a,1e-05,2E2\n0,b,-1.5e+1,0\n0,c,0.00012345678901234567,1\n\n\n")
 
-    assert build(TRACE, SQUARES | {"bounds": [-100, 0, 100, 300]}, 1, tmp_path).histogram(0).sum() == 2
+    assert build(TRACE, SQUARES | {"bounds": [-100, 0, 100, 300]}, 1, tmp_path).histogram(0).sum() == 3
 
 
 def test_moments_in_nanoseconds_with_a_zone_are_read(tmp_path: Path) -> None:

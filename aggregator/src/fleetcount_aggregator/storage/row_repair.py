@@ -48,11 +48,13 @@ from fleetcount_aggregator.storage.rows import (
     ACTIVE,
     COUNTED,
     DEBITS,
+    FORGOTTEN,
     add_debit,
     count_rows,
     install_window,
     note_forgotten,
     put_counter,
+    read_counter,
     read_ledger_rows,
 )
 from fleetcount_aggregator.storage.schema import RESTORED, SERVING, read_store_state
@@ -196,21 +198,31 @@ def mend_others(db: SealedDatabase, debit_of: Debit) -> list[str]:
             done.append(f"let window {row[0].hex()} be looked at again at the next start")
     done += [f"dropped a count of refusals of window {named}" for named in _drop_damaged(db, REJECTIONS)]
     done += [f"forgot the counter of {named}" for named in _drop_damaged(db, COUNTERS)]
-    lost = _drop_damaged(db, LEDGER)
-    if lost:
-        marks = ", ".join("?" for _ in DRAWN)
-        query = f"SELECT DISTINCT window_id FROM steps WHERE transient = 0 AND name IN ({marks})"  # noqa: S608 - constant
-        charged = [row[0] for row in db.execute(query, DRAWN).fetchall()]
-        # One that was aborted keeps no step of its draw for long: there the debit itself says whose it was.
-        known = [row[0] for row in db.execute("SELECT window_id FROM windows").fetchall()]
-        charged += [one for one in known if one.hex() in lost]
-        for window_id in dict.fromkeys(charged):
-            canonical = canonical_of(db, WindowId(window_id))
-            if canonical is not None and _debit(db, debit_of(canonical)):
-                done.append(f"wrote the debit of window {window_id.hex()} again")
+    done += _mend_debits(db, debit_of)
     put_counter(db, DEBITS, read_ledger_rows(db))
     note_forgotten(db)
     count_rows(db, *COUNTED)
+    return done
+
+
+def _mend_debits(db: SealedDatabase, debit_of: Debit) -> list[str]:
+    """Write the debits that are damaged or gone again, from their windows; return what was done."""
+    ever, forgotten = read_counter(db, DEBITS), read_counter(db, FORGOTTEN) or 0
+    lost, done = _drop_damaged(db, LEDGER), list[str]()
+    marks = ", ".join("?" for _ in DRAWN)
+    drawn = f"SELECT DISTINCT window_id FROM steps WHERE transient = 0 AND name IN ({marks})"  # noqa: S608 - constant
+    gone = db.execute(f"{drawn} AND window_id NOT IN (SELECT window_id FROM ledger)", DRAWN).fetchall()
+    # One that was aborted keeps no step of its draw for long: there the debit itself says whose it was.
+    known = [row[0] for row in db.execute("SELECT window_id FROM windows").fetchall()] if lost else []
+    for window_id in dict.fromkeys([*(row[0] for row in gone), *(one for one in known if one.hex() in lost)]):
+        canonical = canonical_of(db, WindowId(window_id))
+        if canonical is not None and _debit(db, debit_of(canonical)):
+            done.append(f"wrote the debit of window {window_id.hex()} again")
+    found = int(db.execute("SELECT count(*) FROM ledger").fetchone()[0])
+    if ever is not None and found < ever - forgotten:
+        done.append(
+            f"found {found} debits, of {ever - forgotten} that were written; nothing says whose the others were"
+        )
     return done
 
 

@@ -120,12 +120,12 @@ def _check_overlaps(signal: str, new: Charge, everyone: Sequence[Charge], limits
         delta = sum((loss.delta for loss in losses), Decimal(0))
         if delta > limits.total_delta:
             raise QuestionError(
-                f"delta {new.loss.delta:f} and those of the windows that overlap on {signal!r} sum to {delta:f},"
+                f"delta {new.loss.delta:f} and those of the questions that overlap on {signal!r} sum to {delta:f},"
                 f" allowed: at most {float(limits.total_delta):g}"
             )
         if total > limits.largest_epsilon:
             raise QuestionError(
-                f"epsilon {new.loss.epsilon} ({new.loss.relation.value}) and the windows that overlap on {signal!r}"
+                f"epsilon {new.loss.epsilon} ({new.loss.relation.value}) and the questions that overlap on {signal!r}"
                 f" sum to {total}, allowed: at most {limits.largest_epsilon}"
             )
 

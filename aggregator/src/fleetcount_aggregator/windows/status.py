@@ -12,7 +12,7 @@ from typing import Final
 from fleetcount_protocol.errors import DecodeError, QuestionError, RejectReason
 from fleetcount_protocol.ids import QuestionId, WindowId
 from fleetcount_protocol.messages import WindowState
-from fleetcount_protocol.question.orders import SignedOrder, stopped_at
+from fleetcount_protocol.question.orders import SignedOrder, skipped_windows, stopped_at
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.window import decode_window
 
@@ -51,8 +51,9 @@ class WindowLine:
 class QuestionLine:
     """One question: how many of its windows are released, when the next opens, and which are missing, by reason.
 
-    `following` is the first window that is not decided, None after the last; `opens` its time, Unix seconds; `orders`
-    are the accepted ones of all operators; `refused_by` names an aggregator that refuses the question, "" if none does;
+    `following` is the first window that is not decided, None after the last; `upcoming` the first of these that no
+    order skips, None without one; `opens` its time, Unix seconds. `skipped` are those that orders skip; `orders` are
+    the accepted ones of all operators; `refused_by` names an aggregator that refuses the question, "" if none does;
     `counted_at` is the Renyi order of its charge, None for the usual one.
     """
 
@@ -60,7 +61,9 @@ class QuestionLine:
     name: str
     windows: int
     following: int | None
+    upcoming: int | None
     opens: int | None
+    skipped: Sequence[range]
     released: int
     missing: Mapping[str, Sequence[int]]
     orders: Sequence[SignedOrder]
@@ -182,7 +185,9 @@ def _question_line(database: SealedDatabase, row: QuestionRow) -> QuestionLine:
         name=_DAMAGED,
         windows=0,
         following=None,
+        upcoming=None,
         opens=None,
+        skipped=(),
         released=0,
         missing={},
         orders=(),
@@ -202,16 +207,24 @@ def _line_of(
             missing.setdefault(reason, []).append(decided.index)
         released += window is not None and window.state is WindowState.RELEASED
         following = decided.index + 1
-    ended = following >= question.schedule.windows
+    orders, windows = orders_of(notes), question.schedule.windows
+    skipped = [
+        range(max(following, one.start), one.stop)
+        for one in skipped_windows(question, (one.order for one in orders))
+        if one.stop > following
+    ]
+    upcoming = skipped[0].stop if skipped and following in skipped[0] else following
     return QuestionLine(
         question_id=row.question_id,
         name=question.name,
-        windows=question.schedule.windows,
-        following=None if ended else following,
-        opens=None if ended else question.schedule.opens(following),
+        windows=windows,
+        following=following if following < windows else None,
+        upcoming=upcoming if upcoming < windows else None,
+        opens=question.schedule.opens(upcoming) if upcoming < windows else None,
+        skipped=skipped,
         released=released,
         missing=missing,
-        orders=orders_of(notes),
+        orders=orders,
         refused_by=refused_by(notes),
         counted_at=counted_at(notes),
     )

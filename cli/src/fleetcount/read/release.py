@@ -127,7 +127,7 @@ def status(path: Path, config_path: Path, records: Path | None, index: int | Non
 
     To an operator, with its aggregator's configuration: the state of one window at every aggregator, what it waits for,
     what it refused, and whether their set digests are equal. Exit code 0 when all answered and agree, 1 when digests
-    differ, 3 when the window was aborted somewhere, 4 when one cannot be reached.
+    differ, 3 when the window is missing or was aborted somewhere, 4 when one cannot be reached.
 
     To a reader: which windows are released, which are missing and why, and which comes next. Asks for every window that
     has closed, or for those behind --records, and verifies the question, every record and the chain: each record holds
@@ -296,7 +296,8 @@ def _chain_lines(chain: Chain, orders: Sequence[QuestionOrder] | None, now: floa
     yield f"{chain.released} of {windows:,} windows released{_chained(chain)}"
     for reason, spans in by_reason(chain.missing):
         yield one_line(f"missing: {spans}: {reason}")
-    follows = chain.last + 1 + len(chain.pending) < windows
+    stop = stopped_at(orders or ())
+    follows = chain.last + 1 + len(chain.pending) < (windows if stop is None else stop)
     why = "the next record will say why" if follows else "no record comes after them that could say why"
     for reason, spans in by_reason(chain.pending):
         yield one_line(f"no record: {spans}: {reason}; {why}")

@@ -6,6 +6,7 @@ Asks over the peer port and prints; it must not judge a record.
 import asyncio
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -39,7 +40,7 @@ def show_states(config_path: Path, question: Question, index: int | None, now: f
     Raises:
         UsageError: no such window, a later step of a drill-down, or a configuration that cannot be used.
         CheckFailedError: the set digests differ.
-        RefusedByPolicyError: the window was aborted somewhere, or the question has no start here yet.
+        RefusedByPolicyError: the window was aborted somewhere, or is missing; or the question has no start here yet.
         CannotReachError: an aggregator that does not answer.
     """
     if question.schedule.first is None:
@@ -54,16 +55,31 @@ def show_states(config_path: Path, question: Question, index: int | None, now: f
         raise UsageError(f"window {index} is a later step of a drill-down: its records say what it asked")
     window = window_at(question, index)
     answers = asyncio.run(ask_statuses(config_path, window))
-    lines = [one_line(f"{name:<12} {_text(window, name, answer)}") for name, answer in answers.items()]
+    missing = _why_missing(config_path, question, index) if any(map(_is_unknown, answers.values())) else ""
+    lines = [one_line(f"{name:<12} {_text(window, name, answer, missing)}") for name, answer in answers.items()]
     if schedule.windows > 1:
         lines.insert(0, f"window {index}, which opens {utc(window.round_one_opens)}")
-    show([_json(index, str(name), answer) for name, answer in answers.items()], lines, as_json=as_json)
-    _conclude(answers, quiet=as_json)
+    rows = [_json(index, str(name), answer, missing) for name, answer in answers.items()]
+    show(rows, lines, as_json=as_json)
+    _conclude(answers, missing, quiet=as_json)
 
 
-def _json(index: int, name: str, answer: WindowStatus | str) -> dict[str, Any]:
+def _is_unknown(answer: WindowStatus | str) -> bool:
+    return isinstance(answer, str) and _UNKNOWN in answer
+
+
+def _why_missing(config_path: Path, question: Question, index: int) -> str:
+    """Return why the operator's own aggregator has decided that there is no such window; "" if it has not."""
+    with suppress(FleetcountError):  # A store that cannot be read here takes nothing from what the aggregators say.
+        known = installed_question(question, operator_of(config_path).config)
+        return next((reason for reason, windows in known.missing.items() if index in windows), "")
+    return ""
+
+
+def _json(index: int, name: str, answer: WindowStatus | str, missing: str) -> dict[str, Any]:
     if isinstance(answer, str):
-        return {"aggregator": name, "window": index, "error": answer}
+        why = missing if _is_unknown(answer) else ""
+        return {"aggregator": name, "window": index, "error": answer, "missing": why}
     return {
         "aggregator": name,
         "window": index,
@@ -74,10 +90,11 @@ def _json(index: int, name: str, answer: WindowStatus | str) -> dict[str, Any]:
     }
 
 
-def _text(window: Window, name: AggregatorId, answer: WindowStatus | str) -> str:
+def _text(window: Window, name: AggregatorId, answer: WindowStatus | str, missing: str) -> str:
     if isinstance(answer, str):
-        opens = f"; windows are decided about shortly before they open, this one opens {utc(window.round_one_opens)}"
-        return answer + opens * (_UNKNOWN in answer)
+        opens = f"windows are decided about shortly before they open, this one opens {utc(window.round_one_opens)}"
+        why = f"the window is missing: {missing}" if missing else opens
+        return answer + f"; {why}" * _is_unknown(answer)
     parts = [answer.state.value + (f" ({answer.abort_reason})" if answer.abort_reason else "")]
     wait = expected_wait(window, answer.state, leads=name == window.leader.aggregator_id, give_up_s=None)
     if wait is not None:
@@ -89,16 +106,18 @@ def _text(window: Window, name: AggregatorId, answer: WindowStatus | str) -> str
     return "  ".join(parts)
 
 
-def _conclude(answers: Mapping[AggregatorId, WindowStatus | str], *, quiet: bool) -> None:
+def _conclude(answers: Mapping[AggregatorId, WindowStatus | str], missing: str, *, quiet: bool) -> None:
     statuses = [answer for answer in answers.values() if not isinstance(answer, str)]
-    digests = {answer.set_digest for answer in statuses if answer.set_digest is not None}
-    if len(digests) > 1:
+    digests = [answer.set_digest for answer in statuses if answer.set_digest is not None]
+    if len(set(digests)) > 1:
         raise CheckFailedError("the aggregators' set digests differ; nothing can be released")
-    if digests and not quiet:
+    if len(digests) > 1 and not quiet:  # Who adopted a record has no digest of its own.
         click.echo("set digests: equal")
     for answer in statuses:
         if answer.abort_reason:
             raise RefusedByPolicyError(f"the window was aborted: {answer.abort_reason}")
+    if missing and all(map(_is_unknown, answers.values())):
+        raise RefusedByPolicyError(f"the window is missing: {missing}")
     silent = [str(name) for name, answer in answers.items() if isinstance(answer, str)]
     if silent:
         raise CannotReachError(f"no status from {', '.join(silent)}")

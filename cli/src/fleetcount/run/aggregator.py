@@ -36,6 +36,7 @@ from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.logs import configure
 
 from fleetcount.command.base import JSON, CannotReachError, CheckFailedError, StrictCommand, show, utc
+from fleetcount.command.numbers import spans_text
 from fleetcount.command.options import PATH, config_option
 from fleetcount.run.health import waits_here
 
@@ -142,14 +143,18 @@ def _window_json(window: WindowLine, waits: Mapping[str, str]) -> dict[str, Any]
 
 
 def _question_json(question: QuestionLine) -> dict[str, Any]:
-    """Return a question for programs; `opens` is the Unix time at which the next window does."""
+    """Return a question for programs; `opens` is the Unix time at which the next window does.
+
+    "ordered" has the windows ahead that orders skip, first and last of each run.
+    """
     return {
         "question_id": question.question_id.hex(),
         "name": question.name,
         "windows": question.windows,
         "released": question.released,
-        "next": None if question.opens is None else question.following,
+        "next": question.upcoming,
         "opens": question.opens,
+        "ordered": [[one[0], one[-1]] for one in question.skipped],
         "missing": {reason: list(windows) for reason, windows in question.missing.items()},
         "refused_by": question.refused_by,
     }
@@ -168,14 +173,16 @@ def _window_lines(window: WindowLine, waits: Mapping[str, str]) -> Iterator[str]
 
 
 def _question_lines(question: QuestionLine) -> Iterator[str]:
-    """Return the lines of one question: how far it is, its next window, and missing windows by reason."""
+    """Return the lines of one question: how far it is, its next window, and which are skipped or missing, by reason."""
     following = (
-        "no window to come" if question.opens is None else f"window {question.following} at {utc(question.opens)}"
+        "no window to come" if question.opens is None else f"window {question.upcoming} at {utc(question.opens)}"
     )
     head = f"question {question.question_id.hex()[:12]}  {question.released} of {question.windows} released"
     yield f"{head}, {following}  {question.name}"
     if question.refused_by:
         yield f"    {question.refused_by} does not take the question; its log says why"
+    if question.skipped:
+        yield f"    skipped by orders: {spans_text(index for one in question.skipped for index in one)}"
     for reason, windows in sorted(question.missing.items()):
         yield f"    missing: {reason} {len(windows)}, the last is window {windows[-1]}"
 

@@ -31,7 +31,7 @@ from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.spool_rows import NotedRefusal
 from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
 from fleetcount_client.transport import Unreachable
-from fleetcount_mechanisms.accounting.vectors import decimal_of
+from fleetcount_mechanisms.accounting.vectors import LossVector, decimal_of
 from fleetcount_protocol.errors import MachineError, RejectReason, UsageError
 from fleetcount_protocol.window.domain import signals_text
 
@@ -93,6 +93,14 @@ def ledger(config: Path, as_json: bool) -> None:
         "budget": decimal_text(policy.total_epsilon),
         "delta": str(policy.total_delta),
         "period_s": policy.budget_period_s,
+        "charges_in_period": spent.charges,
+        "one_sided": spent.one_sided,
+        "without_epsilon": spent.without_epsilon,
+        "seen_if_all_collude": {
+            "answers": decimal_text(spent.answers),
+            "chance_of_any": decimal_text(min(spent.chance, 1)),
+        },
+        "trust": policy.trust.value,
         "refused": [_refusal_json(refusal) for refusal in spool.refusals()],
     }
     show(found, lines, as_json=as_json)
@@ -104,6 +112,7 @@ def _charge_json(charge: Charge) -> dict[str, Any]:
         "charge_id": charge.charge_id.hex(),
         "sent": charge.sent,
         "epsilon": None if charge.epsilon is None else str(charge.epsilon),
+        "renyi": None if charge.loss is None else {str(order): str(at) for order, at in _renyi_of(charge.loss)},
         "relation": charge.relation.value,
         "exposure": str(charge.exposure),
         "signal": charge.signal,
@@ -155,13 +164,16 @@ def _charge_line(charge: Charge) -> str:
     if charge.epsilon is not None:
         cost = f"epsilon {charge.epsilon}"
     elif charge.loss is not None:
-        shown = zip(charge.loss.orders, map(decimal_of, charge.loss.at), strict=True)
-        cost = "Renyi " + ", ".join(f"{decimal_text(at)} at order {order}" for order, at in shown)
+        cost = "Renyi " + ", ".join(f"{decimal_text(at)} at order {order}" for order, at in _renyi_of(charge.loss))
     what = "answered" if charge.sent else "reserved"
     return (
         f"{time_text(charge.asked_at)}  {charge.charge_id.hex()[:12]}  {what}  {cost:<24} {charge.relation.value:<9}"
         f" exposure {charge.exposure!s:<8} {charge.signal}  {charge.name}"
     )
+
+
+def _renyi_of(loss: LossVector) -> Iterator[tuple[int, Decimal]]:
+    return zip(loss.orders, map(decimal_of, loss.at), strict=True)
 
 
 def time_text(seconds: float) -> str:

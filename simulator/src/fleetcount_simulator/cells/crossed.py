@@ -14,7 +14,9 @@ from fleetcount_transport.domain_table import read_cross
 from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
 
-_NUMBER: Final = re.compile(r"-?[0-9]{1,15}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
+from fleetcount_simulator.cells.model import NUMBER
+
+_NUMBER: Final = re.compile(NUMBER, re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

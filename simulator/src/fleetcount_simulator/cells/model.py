@@ -19,6 +19,8 @@ from fleetcount_simulator.model import AnswerSpace, Integers
 Floats = NDArray[np.float64]
 Bounds = tuple[Fraction, Fraction, Fraction, Fraction]
 """Lower left and upper right corner: x0, y0, x1, y1."""
+NUMBER: Final = r"-?[0-9]{1,15}(?:\.[0-9]{1,24})?(?:[eE][+-]?[0-9]{1,3})?"
+"""A number in a table; 24 places hold the 17 digits that programs write of a float, from 0.0000001 on."""
 OUTSIDE: Final = -1
 """The key of a position in no cell: it becomes value 0."""
 MAX_CELLS: Final = 100_000

@@ -17,15 +17,14 @@ from fleetcount_transport.csv_rows import CsvFault, csv_batches
 from fleetcount_transport.toml_values import nearest, shown
 
 from fleetcount_simulator.cells.files import lines
-from fleetcount_simulator.cells.model import Floats
+from fleetcount_simulator.cells.model import NUMBER, Floats
 from fleetcount_simulator.errors import ScenarioError
 from fleetcount_simulator.populations.columns import BATCH, Column, Rows
 
 MAX_COLUMNS: Final = 256
-_NUMBER: Final = r"-?[0-9]{1,15}(?:\.[0-9]{1,18})?(?:[eE][+-]?[0-9]{1,3})?"
-_ONE_NUMBER: Final = re.compile(_NUMBER, re.ASCII)
+_ONE_NUMBER: Final = re.compile(NUMBER, re.ASCII)
 _COUNT: Final = re.compile(r"-?[0-9]{1,15}(?:\.0)?", re.ASCII)
-_MANY_NUMBERS: Final = re.compile(rf"(?:{_NUMBER}\n)*", re.ASCII)
+_MANY_NUMBERS: Final = re.compile(rf"(?:{NUMBER}\n)*", re.ASCII)
 _MOMENT: Final = re.compile(
     r"([0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}:[0-9]{2})(?:[.,]([0-9]{1,6})[0-9]{0,3})?"
     r"(?:Z| ?UTC|([+-])([01][0-9]|2[0-3])(?::?([0-5][0-9]))?)?",
