@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from decimal import Decimal
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import duckdb
@@ -237,7 +238,10 @@ def _public() -> tuple:  # type: ignore[type-arg] # statements, as made below
         pytest.param(
             ["simulate", "FILE", "--dask", "nonsense"],
             "no Dask scheduler answers at nonsense",
-            marks=pytest.mark.nightly,
+            marks=[
+                pytest.mark.nightly,
+                pytest.mark.skipif(find_spec("distributed") is None, reason="needs Dask (`make nightly` installs it)"),
+            ],
         ),
     ],
 )
