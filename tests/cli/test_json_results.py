@@ -92,12 +92,11 @@ def test_a_ledger_for_programs_has_the_losses_of_its_text(
 
     [charge] = ledger["charges"]
     [(order, loss)] = charge["renyi"].items()
-    seen = ledger["seen_if_all_collude"]
     assert charge["epsilon"] is None
     assert f"Renyi {decimal_text(loss)} at order {order}" in text.out
     assert f"{ledger['charges_in_period']} charges, within epsilon {ledger['epsilon']}" in text.out
-    assert f"see {seen['answers']} of these answers on average and any of them with a chance of" in text.out
-    assert f"at most {seen['chance_of_any']}; trust = '{ledger['trust']}'" in text.out
+    assert f"see {ledger['answers_seen']} of these answers on average and any of them with a chance of" in text.out
+    assert f"at most {ledger['chance_seen']}; trust = '{ledger['trust']}'" in text.out
     assert (ledger["one_sided"], ledger["without_epsilon"]) == (0, 0)
 
 

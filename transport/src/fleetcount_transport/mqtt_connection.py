@@ -44,12 +44,10 @@ _ResultT = TypeVar("_ResultT")
 class MqttConnection(aiomqtt.Client):
     """aiomqtt with an immediate end, bounds, and acknowledgements by the caller where wanted (decisions 11 and 31).
 
-    It mends six faults of the library. The library acknowledges on receipt, so a crash loses the messages in its
-    queue. When a connection is lost, its callers wait for acknowledgements that cannot come. A cancelled connect leaves
-    its socket and a task behind. It watches sockets by file descriptor, which may belong to another socket when the
-    event loop runs the callback. And it buffers any packet that a broker announces, up to 256 MiB: here a
-    `PacketReader` reads the bytes, messages go straight to `arrived`, and the library gets the small packets it waits
-    for. And it wakes a vehicle each second to look whether a ping is due.
+    It mends six faults of the library, which acknowledges on receipt, so that a crash loses its queue; lets callers
+    wait for acknowledgements of a lost connection; leaves socket and task of a cancelled connect behind; watches file
+    descriptors, which may be another socket's by then; buffers any packet that a broker announces, up to 256 MiB (a
+    `PacketReader` reads here, messages go straight to `arrived`); and wakes a vehicle each second to look for a ping.
     """
 
     def __init__(

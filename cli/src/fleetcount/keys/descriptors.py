@@ -34,7 +34,7 @@ class OperatorParts:
 
     `peer_endpoint` is where other aggregators reach this one. `aggregator_authority` certifies this aggregator, and the
     relays and brokers that its operator admits; `device_authority` devices and analysts. The lists of revoked
-    certificates are those of the day on which the descriptor was made, without which a broker lets nobody in.
+    certificates are those of the day on which the descriptor was made.
     """
 
     deployment: str

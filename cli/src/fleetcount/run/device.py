@@ -11,6 +11,7 @@ import signal
 import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
@@ -96,10 +97,8 @@ def ledger(config: Path, as_json: bool) -> None:
         "charges_in_period": spent.charges,
         "one_sided": spent.one_sided,
         "without_epsilon": spent.without_epsilon,
-        "seen_if_all_collude": {
-            "answers": decimal_text(spent.answers),
-            "chance_of_any": decimal_text(min(spent.chance, 1)),
-        },
+        "answers_seen": decimal_text(spent.answers),
+        "chance_seen": decimal_text(min(spent.chance, 1)),
         "trust": policy.trust.value,
         "refused": [_refusal_json(refusal) for refusal in spool.refusals()],
     }
@@ -121,13 +120,7 @@ def _charge_json(charge: Charge) -> dict[str, Any]:
 
 
 def _refusal_json(refusal: NotedRefusal) -> dict[str, Any]:
-    return {
-        "refused_at": refusal.refused_at,
-        "question_id": refusal.question_id.hex(),
-        "name": refusal.name,
-        "rule": refusal.rule,
-        "message": refusal.message,
-    }
+    return asdict(refusal) | {"question_id": refusal.question_id.hex()}
 
 
 @click.command("spool", cls=StrictCommand)

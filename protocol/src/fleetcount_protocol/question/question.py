@@ -415,10 +415,9 @@ VERIFY_KEY_LABEL: Final = b"fleetcount v1 verify key"
 def window_at(question: Question, index: int, survivors: tuple[int, ...] = ()) -> Window:
     """Return a window, 0 to `windows` - 1: the same bytes at every party.
 
-    Run by every party shortly before the window opens. It shares domain, design and all bytes but the times with the
-    other windows of the question object, so that it costs a copy of the bytes. A later step of a drill-down needs the
-    cells that survived the step before it (`surviving_cells`) and is made and checked anew. The two that were made last
-    are the same objects again: a step, and the one whose record it follows.
+    Run by every party shortly before the window opens. It shares all but the times with the other windows of the
+    question object and costs a copy of the bytes. A later step of a drill-down needs the cells that survived the step
+    before it (`surviving_cells`) and is made and checked anew. The two that were made last are the same objects again.
 
     Raises:
         UsageError: the question has no such window, or survivors that are impossible for the step before.

@@ -1,14 +1,13 @@
 """The strict codec of every protobuf message: it reads bytes in place and accepts only a message's canonical form.
 
 The protobuf library writes messages but does not read them: it accepts fields in any order, repeated, padded and
-unknown, and copies fields several times. `Frame` reads each field once and checks number and size before it builds
+unknown. `Frame` reads each field once and checks number and size before it builds
 values.
 
-Most messages correspond to a dataclass: fields by name and type, bounds from a table. A module of messages has one
-table of bounds and one line for each message. A short function beside it checks rules that types cannot express (one of
-two answers, rules between fields). The correspondence is computed once, at import: a field without its counterpart in
-the .proto, or bytes, text or a tuple without a bound, is a `TypeError` then. This module knows no message; `device` and
-`peer` define them.
+Most messages correspond to a dataclass: fields by name and type, bounds from a table. A short function beside it checks
+rules that types cannot express (one of two answers, rules between fields). The correspondence is computed at import: a
+field without its counterpart in the .proto, or bytes, text or a tuple without a bound, is a `TypeError` then. `device`
+and `peer` define the messages.
 """
 
 import enum
@@ -142,8 +141,8 @@ class Frame:
         belongs to another answer than `what`, and must not be there. The function raises DecodeError if the message is
         not in its canonical form, or has an unknown field or too many parts.
 
-        Compiled with the first message, as `dataclasses` compiles: an upload of one report is all overhead, and a loop
-        over a table of fields takes half as long again. A device, which reads few messages, starts without most.
+        Compiled with the first message: a loop over a table of fields takes half as long again, and a device, which
+        reads few messages, starts without most.
         """
         found: Callable[[Span], OtherT] | None = None
 
