@@ -27,9 +27,9 @@ COST_S: Final[Mapping[tuple[str, str], tuple[float, float, float]]] = MappingPro
         (IN_TURNS, "relay"): (0.0120, 0.0140, 0.0145),
         (IN_TURNS, MOSQUITTO): (0.0030, 0.0045, 0.0048),
         (IN_TURNS, EMBEDDED): (0.0100, 0.0150, 0.0150),
-        (SHARED, "grpc"): (0.0009, 0.0009, 0.0011),
+        (SHARED, "grpc"): (0.0009, 0.0008, 0.0008),
         (SHARED, "relay"): (0.0012, 0.0012, 0.0014),
-        (SHARED, MOSQUITTO): (0.0020, 0.0020, 0.0028),
+        (SHARED, MOSQUITTO): (0.0020, 0.0018, 0.0020),
         (SHARED, EMBEDDED): (0.0021, 0.0021, 0.0032),
     }
 )
