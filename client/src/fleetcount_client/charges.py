@@ -38,12 +38,12 @@ class Charge:
 
     The truth is read at some moment from `asked_at`, the opening of round one of its first window, to before
     `asked_until`, the end of round one of its last, both Unix seconds. A charge counts whole in every period that holds
-    a second from `asked_at` to `counts_until`: one window counts at the second it opens, several that share a coin
-    from the first to `asked_until`, which None stands for. `loss` is what readers of the releases learn, in the vector of the `promise` it was charged under, for a
-    change of the truth by `relation`; None when nothing finite is known. `epsilon`, for display, is that of a
-    unit of one window whose loss is pure. `exposure` is the chance that all aggregators together see any of its
-    answers, `answers` how many of them they are expected to see. While nothing was `sent` for it, a reservation can be
-    taken back.
+    a second from `asked_at` to `counts_until`: one window counts at the second it opens, several that share a coin from
+    the first to `asked_until`, which None stands for. `loss` is what readers of the releases learn, in the vector of
+    the `promise` it was charged under, for a change of the truth by `relation`; None when nothing finite is known.
+    `epsilon`, for display, is that of a unit of one window whose loss is pure. `exposure` is the chance that all
+    aggregators together see any of its answers, `answers` how many of them they are expected to see. While nothing was
+    `sent` for it, a reservation can be taken back.
     """
 
     charge_id: bytes

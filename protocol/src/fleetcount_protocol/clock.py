@@ -39,9 +39,9 @@ _since_boot: Final[Callable[[], float]] = (
 class AnchoredClock:
     """A clock that is steady when the wall clock is set: the wall time at the start plus the time elapsed since.
 
-    It approaches the wall clock by `SLEW`, 1 %, and does not go backwards. With `believes_after_s`, it jumps, also backwards, to a wall clock that has
-    differed by more than two seconds for that long: for devices, whose wall clock may not be set yet when they start.
-    Without it, only a restart adopts a wall clock that was set.
+    It approaches the wall clock by `SLEW`, 1 %, and does not go backwards. With `believes_after_s`, it jumps, also
+    backwards, to a wall clock that has differed by more than two seconds for that long: for devices, whose wall clock
+    may not be set yet when they start. Without it, only a restart adopts a wall clock that was set.
 
     `wall` returns seconds since the Unix epoch; `passed` a monotonic time in seconds that counts suspension. Threads
     may share the clock.

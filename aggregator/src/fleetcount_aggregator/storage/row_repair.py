@@ -211,7 +211,7 @@ def _mend_debits(db: SealedDatabase, debit_of: Debit) -> list[str]:
     lost, done = _drop_damaged(db, LEDGER), list[str]()
     marks = ", ".join("?" for _ in DRAWN)
     drawn = f"SELECT DISTINCT window_id FROM steps WHERE transient = 0 AND name IN ({marks})"  # noqa: S608 - constant
-    gone = db.execute(f"{drawn} AND window_id NOT IN (SELECT window_id FROM ledger)", DRAWN).fetchall()
+    gone = db.execute(f"{drawn} AND window_id NOT IN (SELECT window_id FROM ledger)", DRAWN).fetchall()  # noqa: S608
     # One that was aborted keeps no step of its draw for long: there the debit itself says whose it was.
     known = [row[0] for row in db.execute("SELECT window_id FROM windows").fetchall()] if lost else []
     for window_id in dict.fromkeys([*(row[0] for row in gone), *(one for one in known if one.hex() in lost)]):
