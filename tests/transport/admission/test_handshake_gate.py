@@ -319,6 +319,22 @@ def test_where_no_socket_can_be_made_the_machine_is_named(monkeypatch: pytest.Mo
         ServerSocket(lambda _: None)
 
 
+def test_a_server_with_too_many_connections_that_it_has_not_accepted_is_told_from_one_that_is_reached() -> None:
+    at, behind = unix_socket()
+    at.listen(0)
+    waiting = list[socket.socket]()
+    try:
+        with pytest.raises(BlockingIOError):
+            waiting.extend(behind.connect() for _ in range(64))
+        assert waiting
+        assert all(one.getpeername() for one in waiting)
+    finally:
+        for one in waiting:
+            one.close()
+        behind.close()
+        at.close()
+
+
 @pytest.mark.parametrize(
     ("address", "origin"),
     [

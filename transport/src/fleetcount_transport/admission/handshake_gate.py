@@ -11,7 +11,6 @@ import math
 import socket
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from ipaddress import IPv6Address, IPv6Network
 from typing import Any, Final, cast
 
@@ -140,7 +139,7 @@ class _Connection:
     """A client's connection: silent until its first flight, then forwarded, then proven by a call of a known
     certificate.
 
-    `flights` is how many flights of the client still need a turn; `answered` is set by the server's next bytes.
+    `flights` is how many flights of the client still need a turn; `answered` becomes True with the server's next bytes.
     `_answer_bytes` counts what the server has said since the last of them, as far as the longest alert and the next
     bytes; `_gave_up` is whether the client sent an alert or its end instead of the next.
     """
@@ -156,7 +155,7 @@ class _Connection:
         self._received = b""
         self._answer_bytes, self._asked_again, self._gave_up = 0, False, False
         self.flights = _FLIGHTS if front.tls else 1
-        self.answered: asyncio.Event | None = None
+        self.answered: asyncio.Future[bool] | None = None
         self.opening: asyncio.Task[None] | None = None
         self._clock: asyncio.TimerHandle | None = None
         self.ended = False
@@ -184,7 +183,8 @@ class _Connection:
         """Forward the client's flight to the server; return whether it answered within `_TURN_S`."""
         if self.server.transport is None:
             return False
-        self.answered, self._answer_bytes = asyncio.Event(), 0
+        loop = asyncio.get_running_loop()
+        self.answered, self._answer_bytes = loop.create_future(), 0
         if self._front.tls:
             self._gave_up = is_alert(self._received)
         if self._front.tls and self.flights < _FLIGHTS and not self._asked_again and is_hello(self._received):
@@ -194,11 +194,16 @@ class _Connection:
         self.server.transport.write(self._received)
         self._received = b""
         self.client.resume_from(_OPENING)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(_TURN_S):
-                await self.answered.wait()
-        is_answered, self.answered = self.answered.is_set(), None
-        return is_answered
+        limit = loop.call_later(_TURN_S, self._settle, False)
+        try:
+            return await self.answered
+        finally:
+            limit.cancel()
+            self.answered = None
+
+    def _settle(self, is_answered: bool) -> None:
+        if self.answered is not None and not self.answered.done():
+            self.answered.set_result(is_answered)
 
     def on_client_eof(self) -> None:
         """Note that the client sends nothing more."""
@@ -206,8 +211,7 @@ class _Connection:
 
     def on_answer(self, size: int) -> None:
         """Note bytes of the server."""
-        if self.answered is not None:
-            self.answered.set()
+        self._settle(True)
         if self._answer_bytes <= LONGEST_ALERT_BYTES:
             self._answer_bytes += size
 
@@ -430,7 +434,7 @@ class HandshakeGate:
             begun = loop.time()
             if connection.server.transport is None:
                 behind = cast("ServerSocket", self._behind)  # Closing ends all attempts.
-                await loop.create_unix_connection(lambda: connection.server, sock=await behind.connect())
+                await loop.create_unix_connection(lambda: connection.server, sock=behind.connect())
             is_answered = await connection.pass_on()
             if not is_known:
                 took_s, wakes_at = loop.time() - begun, loop.time() + _LOOK_S

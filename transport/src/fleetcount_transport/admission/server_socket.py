@@ -4,7 +4,6 @@ It knows nothing of gRPC or TLS. A port of 127.0.0.1 in its place is open to eve
 round the gate and use up the descriptors that it leaves free, and each connection would hold one of 28,000 ports.
 """
 
-import asyncio
 import os
 import socket
 import tempfile
@@ -40,17 +39,20 @@ class ServerSocket:
             os.close(place)
             directory.rmdir()
 
-    async def connect(self) -> socket.socket:
+    def connect(self) -> socket.socket:
         """Return a connection to the server. It has a name at this side, by which gRPC speaks of it: no two share one.
 
+        It never waits: a socket of this kind connects at once or not at all.
+
         Raises:
-            OSError: no server listens, or no descriptor is left.
+            OSError: no server listens, it has too many connections that it has not accepted yet, or no descriptor is
+                left.
         """
         one = socket.socket(socket.AF_UNIX)
         try:
             one.setblocking(False)
             one.bind("")  # The kernel gives it a name that no other connection has.
-            await asyncio.get_running_loop().sock_connect(one, f"/proc/self/fd/{self._socket}")
+            one.connect(f"/proc/self/fd/{self._socket}")
         except BaseException:
             one.close()
             raise

@@ -142,9 +142,11 @@ class FairQueue:
             self._next()
 
     async def _begin(self, reputation: Reputation, path: tuple[Hashable, ...]) -> None:
+        if self._free:  # Nobody waits while a turn is free.
+            self._free -= 1
+            return
         turn = asyncio.get_running_loop().create_future()
         self._waiting.put(turn, reputation, *path)
-        self._next()
         try:
             await turn
         except asyncio.CancelledError:
