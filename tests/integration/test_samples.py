@@ -199,8 +199,9 @@ async def test_the_sample_of_a_month_is_asked_until_it_is_stopped(pair: Deployed
 async def test_the_sample_of_a_drill_down_finds_the_one_busy_place(pair: Deployed, tmp_path: Path) -> None:
     async with driven(pair, 2, count=WALKERS, allow_direct=True):
         await asyncio.to_thread(prepared, pair, tmp_path, "drill-down")
-        await fetched(pair, tmp_path, "drill-down", "--wait", str(math.ceil(300 * pace())))
+        said = await fetched(pair, tmp_path, "drill-down", "--wait", str(math.ceil(300 * pace())))
 
+    assert "3 of 3 windows released" in said, said
     found = await asyncio.to_thread(run, tmp_path, "question", "places", "--records", "got")
     assert len(list((tmp_path / "got").glob("0*.json"))) == 3
     assert f"{PLACE >> 20:#05x}" in found
@@ -213,8 +214,9 @@ async def test_the_sample_of_fault_codes_finds_the_code_that_all_have_alone(pair
             folder = pair.written.root / "devices" / f"{number:04d}"
             (folder / "dtclist.json").write_text(json.dumps(["p0301"] if number % 2 else "P0301"))
         await asyncio.to_thread(prepared, pair, tmp_path, "fault-codes")
-        await fetched(pair, tmp_path, "fault-codes", "--wait", str(math.ceil(300 * pace())))
+        said = await fetched(pair, tmp_path, "fault-codes", "--wait", str(math.ceil(300 * pace())))
 
+    assert "2 of 2 windows released" in said, said
     found = await asyncio.to_thread(run, tmp_path, "question", "places", "--records", "got", "--json")
     (walk,) = json.loads(found)
     assert walk["found"][0]["code"] == "P0301"
@@ -231,8 +233,8 @@ def release(pair: Deployed, name: str) -> tuple[str, ...]:
     return ("question", "release", "--question", f"{name}.question", "--config", str(pair.analyst), "--output", "got")
 
 
-async def fetched(pair: Deployed, folder: Path, name: str, *further: str) -> None:
-    """Fetch the records as an analyst who waits for them."""
+async def fetched(pair: Deployed, folder: Path, name: str, *further: str) -> str:
+    """Fetch the records as an analyst who waits for them; return what the command says."""
     done = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "fleetcount", *release(pair, name), *further),
         cwd=folder,
@@ -241,3 +243,4 @@ async def fetched(pair: Deployed, folder: Path, name: str, *further: str) -> Non
     )
     out, _ = await done.communicate()
     assert done.returncode == 0, out.decode()
+    return out.decode()
