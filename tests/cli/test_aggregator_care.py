@@ -236,6 +236,23 @@ def test_who_looks_at_a_store_that_was_moved_away_hears_so_first(fleetcount: She
     assert f"FAILED  store: {away}" in fleetcount("doctor", *CONFIG).out
 
 
+def test_doctor_fails_what_the_next_start_would_refuse(fleetcount: Shell, state: Path) -> None:
+    config, text = Path(CONFIG[1]), Path(CONFIG[1]).read_text()
+    assert fleetcount("keys", "store", "--output", "dep/other.key").code == 0
+    for old, new, what in (
+        ('"keys/store.key"', '"../other.key"', "store"),
+        ('question_directory = "questions"', 'question_directory = "nowhere"', "question directory"),
+    ):
+        assert f"ok      {what}: " in fleetcount("doctor", *CONFIG).out
+        config.write_text(text.replace(old, new))
+
+        looked, started = fleetcount("doctor", *CONFIG), fleetcount("aggregator", "serve", *CONFIG)
+
+        assert (looked.code, started.code) == (1, 5 if what == "store" else 2), started
+        assert f"FAILED  {what}: {started.error_line.partition(': ')[2]}" in looked.out
+        config.write_text(text)
+
+
 def test_doctor_says_of_a_store_of_a_later_version_what_status_says(
     fleetcount: Shell, state: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
