@@ -527,6 +527,17 @@ def test_a_signing_key_is_succeeded_for_everybody_who_has_the_statement(fleetcou
     trust_of(load_settings(device)).check_question(read_question(deployed / "q.question"))
 
 
+def test_a_succession_whose_statement_cannot_be_written_leaves_no_key(fleetcount: Callable, deployed: Path) -> None:
+    alpha = deployed / "dep/alpha/aggregator.toml"
+    succeed = ("keys", "succeed", "--config", alpha, "--new-key", "next.key", "--output")
+
+    refused = fleetcount(*succeed, "nowhere/alpha.succession")
+
+    assert (refused.code, "'nowhere/alpha.succession' cannot be written" in refused.error_line) == (2, True)
+    assert not (deployed / "next.key").exists()
+    assert fleetcount(*succeed, "alpha.succession").code == 0
+
+
 def test_a_succession_that_does_not_fit_is_refused_by_its_file(fleetcount: Callable, deployed: Path) -> None:
     alpha, beta = deployed / "dep/alpha/aggregator.toml", deployed / "dep/beta/aggregator.toml"
     text = alpha.read_text()
