@@ -127,7 +127,7 @@ def test_one_window_is_created_signed_and_submitted_step_by_step(fleetcount: Cal
 
     windows = deployed / "dep" / "alpha" / "questions"
     assert sorted(path.name for path in windows.iterdir()) == ["q.question", "q.seed"]
-    assert "exists already" in fleetcount("question", "submit", *operator("alpha")).error_line
+    assert "it is submitted once" in fleetcount("question", "submit", *operator("alpha")).error_line
     assert "exists already" in fleetcount(*CREATE).error_line
 
 
