@@ -112,6 +112,8 @@ def test_a_backup_is_put_back_where_no_store_is(fleetcount: Shell, state: Path) 
     assert window == replace(ROW, verify_key=b"")
     assert marks == {"beta": 3}
     assert "data key" in damaged, "an open window has none after a restore"
+    checked = fleetcount("aggregator", "check", *CONFIG)
+    assert (checked.code, "nothing of" in checked.out) == (0, True), "a repair would end it before the next start asks"
 
 
 async def look() -> tuple[WindowRow | None, Mapping[AggregatorId, int], set[str]]:
