@@ -307,7 +307,7 @@ def put_back(
     except tarfile.TarError as error:
         raise StoreError(f"{path} cannot be read as a backup: {error}") from error
     except OSError as error:
-        raise StoreError(f"{path} could not be put back: {error}") from error
+        raise StoreError(f"{path} could not be put back: {error.filename}: {error.strerror}") from error
     return about
 
 
