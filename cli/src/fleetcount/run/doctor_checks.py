@@ -255,6 +255,8 @@ async def _heard(reader: asyncio.StreamReader) -> bool:
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"no answer within {CONNECT_S:g} s"
     # OpenSSL's own words for a certificate are better than the name of its error.
     said = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)
     return said.lower() if isinstance(error, OSError) and said else said or type(error).__name__
