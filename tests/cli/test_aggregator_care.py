@@ -236,6 +236,8 @@ def test_who_looks_at_a_store_that_was_moved_away_hears_so_first(fleetcount: She
     listed = fleetcount("aggregator", "windows", *CONFIG, "--json")
     assert (json.loads(listed.out), away in listed.err) == ([], True)
     assert f"FAILED  store: {away}" in fleetcount("doctor", *CONFIG).out
+    backup = fleetcount("aggregator", "backup", *CONFIG, "--output", "left.backup")
+    assert (backup.code, away in backup.error_line, Path("left.backup").exists()) == (5, True, False)
 
 
 def test_doctor_fails_what_the_next_start_would_refuse(fleetcount: Shell, state: Path) -> None:
