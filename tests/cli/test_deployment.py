@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +19,7 @@ from fleetcount.keys.descriptors import read_descriptor
 from fleetcount.keys.operator import operator_of
 from fleetcount.question.files import read_question
 from fleetcount.read.readers import read_reader
+from fleetcount.run.doctor_checks import check_authority
 from fleetcount_aggregator.host.key_rotation import add_key, write_validities
 from fleetcount_aggregator.host.keys import Validity, load_store_key
 from fleetcount_client.assembly import trust_of
@@ -426,6 +428,17 @@ def test_doctor_knows_whose_a_certificate_is(fleetcount: Callable, deployed: Pat
     ]
     assert wrong.startswith("FAILED")
     assert "is for the purpose reader, not device" in wrong
+
+
+def test_doctor_says_to_the_second_from_when_a_certificate_is_valid(deployed: Path) -> None:
+    authority = deployed / "dep/ca/aggregators.crt"
+    starts = load_certificate(authority).not_valid_before_utc
+    early = starts - timedelta(minutes=1)
+
+    found = check_authority(authority, early.timestamp())
+
+    assert found.text.startswith(f"valid from {starts:%Y-%m-%dT%H:%M:%SZ} to ")
+    assert found.text.endswith(f"only, and it is {early:%Y-%m-%dT%H:%M:%SZ}")
 
 
 def test_doctor_looks_at_a_relay_too(fleetcount: Callable, deployed: Path) -> None:

@@ -133,7 +133,8 @@ def _expiry(what: str, certificate: x509.Certificate, now: float, fine: str) -> 
     moment = datetime.fromtimestamp(now, UTC)
     starts, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not starts <= moment <= ends:
-        return failed(what, f"valid from {starts:%Y-%m-%d} to {ends:%Y-%m-%d} only")
+        first, last, now_text = (f"{one:%Y-%m-%dT%H:%M:%SZ}" for one in (starts, ends, moment))
+        return failed(what, f"valid from {first} to {last} only, and it is {now_text}")
     left = ends - moment
     severity = Severity.NOTE if left < min(EXPIRY_WARNING, (ends - starts) / 3) else Severity.OK
     return Finding(what=what, severity=severity, text=f"{fine}, {left.days} days left")
