@@ -112,6 +112,8 @@ def test_a_backup_is_put_back_where_no_store_is(fleetcount: Shell, state: Path) 
     assert window == replace(ROW, verify_key=b"")
     assert marks == {"beta": 3}
     assert "data key" in damaged, "an open window has none after a restore"
+    checked = fleetcount("aggregator", "check", *CONFIG)
+    assert (checked.code, "nothing of" in checked.out) == (0, True), "a repair would end it before the next start asks"
 
 
 async def look() -> tuple[WindowRow | None, Mapping[AggregatorId, int], set[str]]:
@@ -234,6 +236,25 @@ def test_who_looks_at_a_store_that_was_moved_away_hears_so_first(fleetcount: She
     listed = fleetcount("aggregator", "windows", *CONFIG, "--json")
     assert (json.loads(listed.out), away in listed.err) == ([], True)
     assert f"FAILED  store: {away}" in fleetcount("doctor", *CONFIG).out
+    backup = fleetcount("aggregator", "backup", *CONFIG, "--output", "left.backup")
+    assert (backup.code, away in backup.error_line, Path("left.backup").exists()) == (5, True, False)
+
+
+def test_doctor_fails_what_the_next_start_would_refuse(fleetcount: Shell, state: Path) -> None:
+    config, text = Path(CONFIG[1]), Path(CONFIG[1]).read_text()
+    assert fleetcount("keys", "store", "--output", "dep/other.key").code == 0
+    for old, new, what in (
+        ('"keys/store.key"', '"../other.key"', "store"),
+        ('question_directory = "questions"', 'question_directory = "nowhere"', "question directory"),
+    ):
+        assert f"ok      {what}: " in fleetcount("doctor", *CONFIG).out
+        config.write_text(text.replace(old, new))
+
+        looked, started = fleetcount("doctor", *CONFIG), fleetcount("aggregator", "serve", *CONFIG)
+
+        assert (looked.code, started.code) == (1, 5 if what == "store" else 2), started
+        assert f"FAILED  {what}: {started.error_line.partition(': ')[2]}" in looked.out
+        config.write_text(text)
 
 
 def test_doctor_says_of_a_store_of_a_later_version_what_status_says(

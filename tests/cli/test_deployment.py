@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -18,6 +19,7 @@ from fleetcount.keys.descriptors import read_descriptor
 from fleetcount.keys.operator import operator_of
 from fleetcount.question.files import read_question
 from fleetcount.read.readers import read_reader
+from fleetcount.run.doctor_checks import check_authority
 from fleetcount_aggregator.host.key_rotation import add_key, write_validities
 from fleetcount_aggregator.host.keys import Validity, load_store_key
 from fleetcount_client.assembly import trust_of
@@ -127,7 +129,7 @@ def test_one_window_is_created_signed_and_submitted_step_by_step(fleetcount: Cal
 
     windows = deployed / "dep" / "alpha" / "questions"
     assert sorted(path.name for path in windows.iterdir()) == ["q.question", "q.seed"]
-    assert "exists already" in fleetcount("question", "submit", *operator("alpha")).error_line
+    assert "it is submitted once" in fleetcount("question", "submit", *operator("alpha")).error_line
     assert "exists already" in fleetcount(*CREATE).error_line
 
 
@@ -428,6 +430,17 @@ def test_doctor_knows_whose_a_certificate_is(fleetcount: Callable, deployed: Pat
     assert "is for the purpose reader, not device" in wrong
 
 
+def test_doctor_says_to_the_second_from_when_a_certificate_is_valid(deployed: Path) -> None:
+    authority = deployed / "dep/ca/aggregators.crt"
+    starts = load_certificate(authority).not_valid_before_utc
+    early = starts - timedelta(minutes=1)
+
+    found = check_authority(authority, early.timestamp())
+
+    assert found.text.startswith(f"valid from {starts:%Y-%m-%dT%H:%M:%SZ} to ")
+    assert found.text.endswith(f"only, and it is {early:%Y-%m-%dT%H:%M:%SZ}")
+
+
 def test_doctor_looks_at_a_relay_too(fleetcount: Callable, deployed: Path) -> None:
     config = deployed / "relay.toml"
     config.write_text(
@@ -525,6 +538,17 @@ def test_a_signing_key_is_succeeded_for_everybody_who_has_the_statement(fleetcou
     for config in (analyst, device, beta, alpha):
         assert read_reader(config).trusted[AggregatorId("alpha")].keys == keys
     trust_of(load_settings(device)).check_question(read_question(deployed / "q.question"))
+
+
+def test_a_succession_whose_statement_cannot_be_written_leaves_no_key(fleetcount: Callable, deployed: Path) -> None:
+    alpha = deployed / "dep/alpha/aggregator.toml"
+    succeed = ("keys", "succeed", "--config", alpha, "--new-key", "next.key", "--output")
+
+    refused = fleetcount(*succeed, "nowhere/alpha.succession")
+
+    assert (refused.code, "'nowhere/alpha.succession' cannot be written" in refused.error_line) == (2, True)
+    assert not (deployed / "next.key").exists()
+    assert fleetcount(*succeed, "alpha.succession").code == 0
 
 
 def test_a_succession_that_does_not_fit_is_refused_by_its_file(fleetcount: Callable, deployed: Path) -> None:

@@ -61,6 +61,7 @@ async def test_doctor_takes_no_other_program_for_the_party_of_a_port(
             wrong = await said(config)
             assert wrong.startswith(f"FAILED  own device port: {at}: what listens there does not prove"), wrong
             assert "that it is 'alpha': " in wrong
+        assert wrong.endswith("no answer within 0.5 s"), "of what listens and is silent"
         config.write_text(text.replace(alpha, "127.0.0.1:1") + BROKER.format(f"127.0.0.1:{ssh}"))
         assert (await said(config)).startswith("note    own device port: 127.0.0.1:1: "), "it need not run"
         assert "what listens there does not prove that it is '127.0.0.1'" in await said(config, what="MQTT broker")

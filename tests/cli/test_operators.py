@@ -15,6 +15,7 @@ import grpc
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
+from fleetcount.command.options import write_file
 from fleetcount.keys import broker as broker_commands
 from fleetcount.keys import operators
 from fleetcount.keys.describing import fingerprint_of
@@ -158,6 +159,7 @@ def test_a_peer_that_is_another_now_and_one_that_is_a_double_are_refused(joined:
     new(fleetcount, "beta")
     new(fleetcount, "gamma", "--operator", "operator of  ALPHA")
     new(fleetcount, "delta", "--deployment", "other")
+    assert fleetcount("operator", "new", "epsilon", "--host", "beta.example").code == 0
     os.chdir(joined)
     before = tree(joined)
 
@@ -165,22 +167,26 @@ def test_a_peer_that_is_another_now_and_one_that_is_a_double_are_refused(joined:
         join(fleetcount, "x/beta/beta.descriptor.toml", "alpha", code=3),
         join(fleetcount, "x/gamma/gamma.descriptor.toml", "alpha", code=2),
         join(fleetcount, "x/delta/delta.descriptor.toml", "alpha", code=2),
+        join(fleetcount, "x/epsilon/epsilon.descriptor.toml", "alpha", code=2),
     ]
 
     assert "another signing_public_key of 'beta'" in said[0]
     assert "operators must be distinct" in said[1]
     assert "of deployment 'other', this aggregator of 'fleet'" in said[2]
-    assert tree(joined) == before
+    assert "epsilon.descriptor.toml cannot be a peer here: peers: endpoint 'beta.example:7421' occurs twice" in said[3]
+    assert tree(joined) == before, "the devices of whoever is refused are not trusted"
 
 
 def test_a_join_that_was_cut_short_is_finished(
     two: Path, fleetcount: Callable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def cut(*_: object) -> None:
-        raise KeyboardInterrupt
+    def cut(path: Path, content: bytes) -> None:
+        if path.name == "beta.descriptor.toml":
+            raise KeyboardInterrupt
+        write_file(path, content)
 
     with monkeypatch.context() as broken:
-        broken.setattr(operators, "toml_tables", cut)
+        broken.setattr(operators, "write_file", cut)
         join(fleetcount, BETA, "alpha", code=130)
     assert not load_config(two / "alpha/aggregator.toml", {}).peers
 

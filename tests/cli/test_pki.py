@@ -160,6 +160,19 @@ def test_renewing_for_a_new_key_denies_the_old_one_at_once(fleetcount: Callable,
     assert key_digest(load_certificate(Path("new.crt"))) != key_digest(old)
 
 
+def test_a_renewal_that_cannot_be_handed_out_denies_nothing(fleetcount: Callable, made: Path) -> None:
+    enrol(fleetcount, "car")
+    ask(fleetcount, "new")
+    before = {path: path.read_bytes() for path in Path("PKI").rglob("*") if path.is_file()}
+    options = ("--pki", "PKI", "--certificate", "car.crt", "--csr", "new.csr")
+
+    refused = fleetcount("pki", "renew", *options, "--output", "nowhere/new.crt")
+
+    assert (refused.code, "nowhere is no directory; nothing was written" in refused.error_line) == (2, True)
+    assert {path: path.read_bytes() for path in Path("PKI").rglob("*") if path.is_file()} == before
+    assert fleetcount("pki", "renew", *options, "--output", "new.crt").code == 0
+
+
 @pytest.mark.parametrize("writes", range(4))
 def test_a_renewal_that_was_killed_leaves_a_certificate_that_works_and_is_completed_by_the_same_command(
     fleetcount: Callable, made: Path, monkeypatch: pytest.MonkeyPatch, writes: int

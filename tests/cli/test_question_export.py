@@ -288,6 +288,8 @@ def test_records_are_checked_again(export: Callable) -> None:
     ran = export("--sum", "1")
 
     assert (ran.code, "window 1 came before it; the one known is that of window 0" in ran.error_line) == (1, True), ran
+    assert "got/00003.json: the record of window 3" in ran.error_line, "which file, and what to do"
+    assert "release' into a new directory" in ran.error_line
 
 
 def test_a_directory_without_records_is_refused(fleetcount: Callable, tmp_path: Path) -> None:

@@ -109,7 +109,8 @@ def test_a_question_is_created_signed_once_by_each_and_submitted(fleetcount: Cal
 
     windows = deployed / "dep" / "alpha" / "questions"
     assert sorted(path.name for path in windows.iterdir()) == ["q.question", "q.seed"]
-    assert "exists already" in fleetcount("question", "submit", *operator("alpha")).error_line
+    again = fleetcount("question", "submit", *operator("alpha"))
+    assert (again.code, "q.question is the same question; it is submitted once" in again.error_line) == (3, True)
     for suffix in ("question", "seed"):
         (deployed / f"other.{suffix}").write_bytes((deployed / f"q.{suffix}").read_bytes())
     again = fleetcount("question", "submit", *operator("alpha")[:-1], "other.question")

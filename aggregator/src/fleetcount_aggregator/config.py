@@ -35,7 +35,7 @@ from fleetcount_transport.settings import (
     setting,
     settings,
 )
-from fleetcount_transport.toml_table import Table, read_toml
+from fleetcount_transport.toml_table import ConfigError, Table, read_toml
 from fleetcount_transport.toml_values import Range
 
 from fleetcount_aggregator.host.key_rotation import Rotation
@@ -63,6 +63,15 @@ class AggregatorTable:
     deployment: str = setting(Table.deployment)
     state_directory: Path = setting(Table.file_name)
     question_directory: Path = setting(Table.file_name)
+
+    def check_question_directory(self) -> None:
+        """Refuse a question directory that is not there: no question would ever be read from it.
+
+        Raises:
+            ConfigError: it is no directory.
+        """
+        if not self.question_directory.is_dir():
+            raise ConfigError(f"aggregator.question_directory {self.question_directory} is not a directory")
 
 
 def _key_place(table: Table, key: str) -> Path | str:

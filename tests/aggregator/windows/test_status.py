@@ -63,7 +63,7 @@ async def test_the_status_names_the_next_window_the_released_and_the_missing(
 
     monkeypatch.setattr("fleetcount.run.aggregator.load_config", lambda *_: Settings)
     said = CliRunner().invoke(aggregator, ["status", "--config", "any.toml"]).output.splitlines()
-    assert "1 of 5 released, no window to come" in said[0]
+    assert "1 of 5 released, no further window" in said[0]
     assert said[1:4] == [
         "    skipped by orders: window 4",
         "    missing: stopped 1, the last is window 3",

@@ -193,8 +193,7 @@ async def _context(
     keys = config.keys.key_ring()
     tls = load_tls(config)
     failpoints = failpoints_from_environment(environment)
-    if not config.aggregator.question_directory.is_dir():
-        raise ConfigError(f"aggregator.question_directory {config.aggregator.question_directory} is not a directory")
+    config.aggregator.check_question_directory()
     store = opening(config, identity)
     workers = ProcessWorkers(config.workers.count)
     workers.compile_ahead(compile_ahead, pause_s=_COMPILING_AFTER_S)

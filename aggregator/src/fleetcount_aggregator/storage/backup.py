@@ -27,7 +27,7 @@ from fleetcount_aggregator.storage.database import INCLUDED, RowSeal, SealedData
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.row_repair import every_damage
-from fleetcount_aggregator.storage.schema import RESTORED, check_readable
+from fleetcount_aggregator.storage.schema import RESTORED, check_readable, check_store_state, read_store_state
 from fleetcount_aggregator.storage.sqlite_engine import restoring_beside
 
 _FORMAT: Final = 1
@@ -66,7 +66,7 @@ def write_backup(place: StorePlace, seal: RowSeal, output: Path, about: BackupFi
 
     Raises:
         UsageError: the file exists, or the store is not in a SQLite file.
-        StoreError: the store is damaged, or cannot be read or the file not be written.
+        StoreError: the store is damaged, was moved away, or cannot be read or the file not be written.
     """
     if place.url is not None:
         raise UsageError(
@@ -125,6 +125,7 @@ def _made_beside(output: Path) -> Generator[Path]:
 def _copy_rows(place: StorePlace, seal: RowSeal, copy: Path) -> None:
     with reading(place) as source:
         check_readable(place, source)
+        check_store_state(place.name, read_store_state(source))
         source.execute("VACUUM INTO ?", (str(copy),))
     with closing(sqlite3.connect(copy, isolation_level=None)) as connection:
         database = SealedDatabase(connection, seal)
@@ -307,7 +308,7 @@ def put_back(
     except tarfile.TarError as error:
         raise StoreError(f"{path} cannot be read as a backup: {error}") from error
     except OSError as error:
-        raise StoreError(f"{path} could not be put back: {error}") from error
+        raise StoreError(f"{path} could not be put back: {error.filename}: {error.strerror}") from error
     return about
 
 

@@ -27,7 +27,7 @@ from fleetcount_aggregator.storage.file_backend import DigestFile
 from fleetcount_aggregator.storage.file_frames import LogScan
 from fleetcount_aggregator.storage.frames import LogBackend, LogState
 from fleetcount_aggregator.storage.opening import reading, server_of
-from fleetcount_aggregator.storage.row_repair import every_damage
+from fleetcount_aggregator.storage.row_repair import every_damage, is_restored
 from fleetcount_aggregator.storage.schema import COORDINATOR_GONE, check_readable
 from fleetcount_aggregator.storage.sqlite_engine import KeyFiles
 
@@ -281,7 +281,8 @@ def _files(db: SealedDatabase, database: Path, keys: StoreKeys, *, logs: bool) -
     states = [one for one in sql.read_log_states(db) if not one.ended]
     data_keys = DataKeys(keys.at_rest, _Unwritten(database), keys.former)
     missing = data_keys.take_up([one.window_id for one in states])
-    yield from missing
+    if not is_restored(db):  # A backup has no data keys: the next start asks the others how such windows have ended.
+        yield from missing
     yield from _chains(db, data_keys)
     yield from _beside(db, database)
     without = {one.window_id for one in missing}

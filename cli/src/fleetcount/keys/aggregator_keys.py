@@ -75,7 +75,12 @@ def succeed(config: Path, new_key: str, overlap_days: int, output: Path) -> None
     if not in_token:
         pem = new.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
         write_file(Path(new_key), pem, mode=0o600, overwrite=False)
-    write_file(output, encode_signed_succession(sign_succession(succession, old)), overwrite=False)
+    try:
+        write_file(output, encode_signed_succession(sign_succession(succession, old)), overwrite=False)
+    except BaseException:
+        if not in_token:
+            Path(new_key).unlink()  # Nobody knows it, and it would be in the way of the next try.
+        raise
     click.echo(f"{output}: for succession_files of everybody who trusts {settings.aggregator.id!r}, itself included")
     click.echo(f"{new_key}: its new signing_key_file, once they have it")
 

@@ -37,6 +37,7 @@ from fleetcount_simulator.network.deployments import (
     peer_table,
     write_keys,
 )
+from fleetcount_transport.toml_table import ConfigError
 from fleetcount_transport.toml_writing import toml_tables, toml_text
 
 from fleetcount.command.base import RefusedByPolicyError, StrictCommand, one_line, utc
@@ -307,14 +308,13 @@ def _check_peer(config: AggregatorConfig, pki: PkiDirectory, joining: Joining) -
 
 
 def _add(directory: Path, joining: Joining) -> None:
-    """Write the peer's files, and its [[peers]] last: what a crash leaves before is written again."""
+    """Write the peer's files, and its [[peers]] last: what a crash leaves before is written again.
+
+    Raises:
+        UsageError: the configuration would be refused with this peer; then its authorities are not trusted either.
+    """
     name, added = joining.name, joining.parts
     ca_file = f"peers/{name}.crt"
-    write_file(directory / ca_file, authorities_pem([added.aggregator_authority]))
-    for kind, authority in (("aggregators", added.aggregator_authority), ("devices", added.device_authority)):
-        trusted = directory / "trusted" / f"{kind}.crt"
-        write_file(trusted, authorities_pem(list(dict.fromkeys((*load_authorities(trusted), authority)))))
-    write_file(directory / f"{name}.descriptor.toml", joining.path.read_bytes())
     heading, rows = peer_table(joining.descriptor.aggregator, added.peer_endpoint, ca_file)
     peer = toml_tables("", [(heading, rows)]).partition("\n")[2]
     text = read_text(directory / _CONFIG).rstrip("\n") + "\n" + peer
@@ -322,7 +322,15 @@ def _add(directory: Path, joining: Joining) -> None:
     write_file(candidate, text.encode())
     try:
         load_config(candidate, {})
+        write_file(directory / ca_file, authorities_pem([added.aggregator_authority]))
+        for kind, authority in (("aggregators", added.aggregator_authority), ("devices", added.device_authority)):
+            trusted = directory / "trusted" / f"{kind}.crt"
+            write_file(trusted, authorities_pem(list(dict.fromkeys((*load_authorities(trusted), authority)))))
+        write_file(directory / f"{name}.descriptor.toml", joining.path.read_bytes())
         candidate.replace(directory / _CONFIG)
+    except ConfigError as error:
+        said = str(error).removeprefix(f"{candidate}: ")
+        raise UsageError(f"{joining.path} cannot be a peer here: {said}; nothing was changed") from error
     finally:
         candidate.unlink(missing_ok=True)
 

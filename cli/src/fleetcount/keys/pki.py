@@ -222,7 +222,7 @@ def revoke(root: Path, certificate: Path | None, name: str | None, valid_days: i
 @_PKI
 @_LIST_DAYS
 def deny_list(root: Path, valid_days: int | None) -> None:
-    """Sign the next deny list, with the same keys and a later end: under one that has ended no party is served."""
+    """Sign the next deny list, with the same keys and a new end: under one that has ended no party is served."""
     directory = PkiDirectory(root)
     with directory.locked():
         _write_list(directory, [], valid_days)

@@ -174,7 +174,7 @@ class PkiDirectory:
         Raises:
             UsageError: the key is on the deny list, another party has the key or the name, a host is another party's
                 name or the other way round, the name or a host is one of an aggregator's slots and this is none, or
-                `output` exists.
+                `output` exists or has no directory.
         """
         for wanted in (name, *hosts):
             if not is_slot and _SLOT.fullmatch(_folded(wanted)):
@@ -220,7 +220,7 @@ class PkiDirectory:
 
         Raises:
             UsageError: the old one was not issued here or is on the deny list, the new key is on it or has a
-                certificate, or `output` exists.
+                certificate, or `output` exists or has no directory.
         """
         known, denied = self.issued(), self._denied()
         found = next((one for one in known if one.certificate == old), None)
@@ -343,3 +343,5 @@ def _check_not_denied(key: Digest, denied: frozenset[Digest]) -> None:
 def _check_new(output: Path) -> None:
     if output.exists():
         raise UsageError(f"{output} exists already; nothing was written")
+    if not output.absolute().parent.is_dir():
+        raise UsageError(f"{output.parent} is no directory; nothing was written")

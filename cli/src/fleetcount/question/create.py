@@ -329,11 +329,11 @@ def submit_question(path: Path, operator: Operator, now: float) -> Path:
         check_verify_seed(question, seed)
     directory = operator.config.aggregator.question_directory
     target = directory / path.name
-    if target.exists():
-        if refusal := refusal_of(directory, question):
-            raise RefusedByPolicyError(f"{refusal}; give the question another file name to submit it once more")
-        raise UsageError(f"{target} exists already; give the question another file name")
+    if target.exists() and (refusal := refusal_of(directory, question)):
+        raise RefusedByPolicyError(f"{refusal}; give the question another file name to submit it once more")
     _check_first(directory, question)
+    if target.exists():
+        raise UsageError(f"{target} exists already; give the question another file name")
     write_file(seed_path(target), seed, mode=0o600)
     write_file(target, encode_signed_question(signed), overwrite=False)
     return target

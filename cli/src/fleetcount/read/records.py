@@ -237,7 +237,11 @@ def kept_records(directory: Path, chain: Chain, taken: Taken | None = None) -> I
     trusted = _described(directory, chain.question)
     for path in _record_files(directory):
         record, signatures = _read_record(path, chain.question, trusted)
-        chain.follow(record)
+        try:
+            chain.follow(record)
+        except CheckFailedError as error:
+            anew = "'fleetcount question release' into a new directory fetches all"
+            raise CheckFailedError(f"{path}: {error}; {anew}") from error
         if taken is not None:
             taken(record, signatures)
         yield record

@@ -175,7 +175,7 @@ def _window_lines(window: WindowLine, waits: Mapping[str, str]) -> Iterator[str]
 def _question_lines(question: QuestionLine) -> Iterator[str]:
     """Return the lines of one question: how far it is, its next window, and which are skipped or missing, by reason."""
     following = (
-        "no window to come" if question.opens is None else f"window {question.upcoming} at {utc(question.opens)}"
+        "no further window" if question.opens is None else f"window {question.upcoming} at {utc(question.opens)}"
     )
     head = f"question {question.question_id.hex()[:12]}  {question.released} of {question.windows} released"
     yield f"{head}, {following}  {question.name}"

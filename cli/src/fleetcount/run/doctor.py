@@ -22,7 +22,7 @@ from fleetcount_aggregator.storage.data_keys import StoreKeys
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.schema import SQLITE, version_of
-from fleetcount_aggregator.storage.store_check import examine_server
+from fleetcount_aggregator.storage.store_check import check_key, examine_server
 from fleetcount_aggregator.windows.status import read_store_state
 from fleetcount_client.assembly import transport_of
 from fleetcount_client.config import DeviceSettings, load_settings
@@ -135,6 +135,7 @@ def _aggregator_files(config: AggregatorConfig) -> list[Finding]:
         guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
         guarded("clock", lambda: check_clock(now, [tls.certificate_file])),
         check_modes(private, [config.aggregator.question_directory]),
+        guarded("question directory", lambda: _question_directory(config)),
     ]
 
 
@@ -160,16 +161,22 @@ def _store_key(config: AggregatorConfig) -> Finding:
     return ok("store key", "the store has a key of its own")
 
 
+def _question_directory(config: AggregatorConfig) -> Finding:
+    config.aggregator.check_question_directory()
+    return ok("question directory", str(config.aggregator.question_directory))
+
+
 def _store(config: AggregatorConfig) -> Finding:
     """Return where the store lies, and, of a server, what it says.
 
     Raises:
         StoreError: it is in a file and cannot be served from there, or on a server that may not hold it, or holds
-            another's.
+            another's, or lies under another key.
     """
     place = config.store_place
     if place.url is None:
         if place.file.exists():
+            check_key(place, _store_keys(config))
             with reading(place) as database:
                 found = version_of(place, database)
             if found < SQLITE.version:
@@ -177,12 +184,14 @@ def _store(config: AggregatorConfig) -> Finding:
             if not_served := read_store_state(place):
                 raise StoreError(not_served)
         return ok("store", f"{place.name}, of one process")
-    files = config.keys
-    signing_key = load_signing_key(files.signing_key_file)
-    keys = StoreKeys.load(files.signing_key_file, files.store_key_file, files.former_store_key_file, signing_key)
-    state = examine_server(place, keys)
+    state = examine_server(place, _store_keys(config))
     told = f"PostgreSQL {state.version // 10_000}, synchronous_commit {state.synchronous_commit}, fsync {state.fsync}"
     return ok("store", f"{place.name}: {told}, {state.standbys} standbys")
+
+
+def _store_keys(config: AggregatorConfig) -> StoreKeys:
+    files = config.keys
+    return StoreKeys.load(files.signing_key_file, files.store_key_file, files.former_store_key_file)
 
 
 async def _own_clock(path: Path, config: AggregatorConfig) -> Finding:

@@ -133,7 +133,8 @@ def _expiry(what: str, certificate: x509.Certificate, now: float, fine: str) -> 
     moment = datetime.fromtimestamp(now, UTC)
     starts, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not starts <= moment <= ends:
-        return failed(what, f"valid from {starts:%Y-%m-%d} to {ends:%Y-%m-%d} only")
+        first, last, now_text = (f"{one:%Y-%m-%dT%H:%M:%SZ}" for one in (starts, ends, moment))
+        return failed(what, f"valid from {first} to {last} only, and it is {now_text}")
     left = ends - moment
     severity = Severity.NOTE if left < min(EXPIRY_WARNING, (ends - starts) / 3) else Severity.OK
     return Finding(what=what, severity=severity, text=f"{fine}, {left.days} days left")
@@ -255,6 +256,8 @@ async def _heard(reader: asyncio.StreamReader) -> bool:
 
 
 def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError) and not str(error):
+        return f"no answer within {CONNECT_S:g} s"
     # OpenSSL's own words for a certificate are better than the name of its error.
     said = getattr(error, "verify_message", None) or getattr(error, "strerror", None) or str(error)
     return said.lower() if isinstance(error, OSError) and said else said or type(error).__name__
