@@ -222,6 +222,19 @@ def test_files_have_a_column_for_each_signal(fleetcount: Callable, tmp_path: Pat
     assert (answer["low"], answer["high"]) == (both["low"][0], both["high"][0])
 
 
+def test_counts_that_add_up_have_each_margin_beside_its_own_raw_number(fleetcount: Callable, tmp_path: Path) -> None:
+    write_question(tmp_path / "got", three(), (0,), lambda _: np.arange(1, 13) * 100)
+    record = fc.read_releases(tmp_path / "got")[0].record
+
+    ran = fleetcount("question", "export", "--records", tmp_path / "got", "--consistent", "--json")
+
+    assert ran.code == 0, ran.err
+    rows = json.loads(ran.out)["answers"]
+    assert [(one["label"], one["raw"]) for one in rows] == [(cell.label, cell.raw) for cell in record.cells]
+    joined = joined_levels(record.window.design, [cell.raw for cell in record.cells], record.level)
+    assert [one["estimate"] for one in rows] == [one for level in joined.estimates for one in level.tolist()]
+
+
 def test_the_released_file_says_its_margins(release: fc.VerifiedRelease, tmp_path: Path) -> None:
     text = json.loads((tmp_path / "release.json").read_text())
     record, _ = record_from_json(json.dumps(text))
