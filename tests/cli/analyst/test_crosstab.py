@@ -125,6 +125,15 @@ def test_rows_are_compared_value_by_value(release: fc.VerifiedRelease) -> None:
     assert np.allclose(back["estimate"], -np.array(found["estimate"]))
 
 
+def test_numbers_of_numpy_name_signals_and_values_as_those_of_python_do(release: fc.VerifiedRelease) -> None:
+    found, (zero, one, two) = release.crosstab(), np.arange(3)
+
+    assert found.cell(one, two) == found.cell(1, 2)
+    assert found.share(one, two, of=zero) == found.share(1, 2, of=0)
+    assert found.margin(one).columns_of() == found.margin(1).columns_of()
+    assert found.difference(zero, one, two).columns_of() == found.difference(0, 1, 2).columns_of()
+
+
 def test_what_a_table_does_not_have_is_refused(release: fc.VerifiedRelease) -> None:
     found = release.crosstab()
     wrong: list[tuple[Callable[[], object], str]] = [
