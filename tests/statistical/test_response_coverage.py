@@ -45,6 +45,7 @@ DESIGNS: dict[str, Design] = {
     "two-coin 1/20 1/100": TwoCoin(Fraction(1, 20), Fraction(1, 100)),
     "two-coin 4/5 1/5": TwoCoin(Fraction(4, 5), Fraction(1, 5)),
     "warner 3/4": Warner(Fraction(3, 4)),
+    "warner 9999/10000": Warner(Fraction(9999, 10_000)),
     "mangat 9/10": Mangat(Fraction(9, 10)),
     "mangat 1/3": Mangat(Fraction(1, 3)),
     "k-ary 1/2, V = 4": KaryResponse(Fraction(1, 2), 4),
@@ -220,6 +221,12 @@ def test_every_design_covers_at_its_edges(design: str, level: Fraction) -> None:
                 design=design, count=count, devices=devices, epsilon=epsilon, aggregators=aggregators, level=level
             )
             assert coverage(corner) >= level - ALLOWED, corner
+
+
+def test_a_fleet_of_yes_alone_is_covered_between_the_numbers_of_devices_that_are_tried() -> None:
+    corner = Corner(design="warner 9999/10000", count=3, devices=3, epsilon=Fraction(1, 2), aggregators=2, level=PLAIN)
+
+    assert coverage(corner) >= PLAIN
 
 
 @pytest.mark.parametrize("level", [HALF, PLAIN], ids=str)

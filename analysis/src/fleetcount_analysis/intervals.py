@@ -12,6 +12,7 @@ interval is the nearest possible count, (0, 0) or (upper_limit, upper_limit).
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -341,9 +342,13 @@ def _response_ends(
     near = _score_ends(values, devices, most, channel, z)
     slope = 2 * z / np.maximum(near[1] - near[0], 1)
     low, high = most + 1, np.full(most.shape, -1)
-    for excess in _region(far):
-        for upper, ends, guess in ((True, low, near[0]), (False, high, near[1])):
-            _widen(ends, excess, (values, devices), channel, z, (guess, slope), upper=upper)
+    region = _region(far)
+    between = max((more - less for less, more in pairwise(region)), default=1) - 1
+    # Ties of whole numbers need it, so only where it moves the statistic by less than a device.
+    spared = between if channel.miss * between < 1 else 0
+    for excess in region:
+        for beyond, ends, guess in ((spared, low, near[0]), (None, high, near[1])):
+            _widen(ends, excess, (values, devices), channel, z, (guess, slope), beyond)
     both = (np.clip(end, 0, most)[place.ravel()].reshape(cells.shape) for end in (low, high))
     return next(both), next(both)
 
@@ -364,20 +369,25 @@ def _widen(
     channel: ResponseChannel,
     z: float,
     search: tuple[Floats, Floats],
-    *,
-    upper: bool,
+    beyond: int | None,
 ) -> None:
-    """Move every end outwards to the last n that passes the test of `upper` or lower tail with N = T - `excess`."""
-    values, total = read[0], read[1] - excess
-    beside = np.minimum(ends - 1, total) if upper else ends + 1
+    """Move every end outwards to the last n that passes the test of a tail with N = T - `excess`.
+
+    Low ends move by the upper tail, up to n = N + `beyond`, there with n devices: where all have the value, the true N
+    lies between two that are tried, and of these only the smaller is as lenient. High ends (None) move by the lower.
+    """
+    upper, values, total = beyond is not None, read[0], read[1] - excess
+    most = total + (beyond or 0)
+    beside = np.minimum(ends - 1, most) if upper else ends + 1
     test = channel.upper_tail if upper else channel.lower_tail
 
     def score(n: Integers, rows: Integers) -> Floats:
-        quantile = scipy.special.ndtri(test(np.minimum(n, total[rows]), total[rows], values[rows], excess))
-        beyond = n > total[rows]
-        return np.asarray(np.where(beyond, np.inf, quantile + z if upper else -z - quantile), dtype=np.float64)
+        inside = np.minimum(n, most[rows])
+        quantile = scipy.special.ndtri(test(inside, np.maximum(total[rows], inside), values[rows], excess))
+        outside = n > most[rows]
+        return np.asarray(np.where(outside, np.inf, quantile + z if upper else -z - quantile), dtype=np.float64)
 
-    rows = np.flatnonzero((beside >= 0) & (beside <= total))
+    rows = np.flatnonzero((beside >= 0) & (beside <= most))
     passed = score(beside[rows], rows)
     rows = rows[passed > 0 if upper else passed < 0]
     if rows.size:

@@ -125,6 +125,15 @@ def test_rows_are_compared_value_by_value(release: fc.VerifiedRelease) -> None:
     assert np.allclose(back["estimate"], -np.array(found["estimate"]))
 
 
+def test_numbers_of_numpy_name_signals_and_values_as_those_of_python_do(release: fc.VerifiedRelease) -> None:
+    found, (zero, one, two) = release.crosstab(), np.arange(3)
+
+    assert found.cell(one, two) == found.cell(1, 2)
+    assert found.share(one, two, of=zero) == found.share(1, 2, of=0)
+    assert found.margin(one).columns_of() == found.margin(1).columns_of()
+    assert found.difference(zero, one, two).columns_of() == found.difference(0, 1, 2).columns_of()
+
+
 def test_what_a_table_does_not_have_is_refused(release: fc.VerifiedRelease) -> None:
     found = release.crosstab()
     wrong: list[tuple[Callable[[], object], str]] = [
@@ -220,6 +229,19 @@ def test_files_have_a_column_for_each_signal(fleetcount: Callable, tmp_path: Pat
     ran = fleetcount("question", "export", "--records", folder, "--sum", "1-6", "--json")
     (answer,) = json.loads(ran.out)["answers"]
     assert (answer["low"], answer["high"]) == (both["low"][0], both["high"][0])
+
+
+def test_counts_that_add_up_have_each_margin_beside_its_own_raw_number(fleetcount: Callable, tmp_path: Path) -> None:
+    write_question(tmp_path / "got", three(), (0,), lambda _: np.arange(1, 13) * 100)
+    record = fc.read_releases(tmp_path / "got")[0].record
+
+    ran = fleetcount("question", "export", "--records", tmp_path / "got", "--consistent", "--json")
+
+    assert ran.code == 0, ran.err
+    rows = json.loads(ran.out)["answers"]
+    assert [(one["label"], one["raw"]) for one in rows] == [(cell.label, cell.raw) for cell in record.cells]
+    joined = joined_levels(record.window.design, [cell.raw for cell in record.cells], record.level)
+    assert [one["estimate"] for one in rows] == [one for level in joined.estimates for one in level.tolist()]
 
 
 def test_the_released_file_says_its_margins(release: fc.VerifiedRelease, tmp_path: Path) -> None:

@@ -119,3 +119,11 @@ def test_a_plan_is_seen_in_words_in_a_table_and_in_a_picture() -> None:
     assert planned.plot(ax=axes) is axes
     assert len(planned.table) == len(planned.to_pandas())
     pyplot.close(axes.figure)
+
+
+def test_one_flip_is_that_of_all_values() -> None:
+    asked: dict[str, Any] = {"devices": 300, "values": 3, "epsilon": 1, "mechanism": "asymmetric", "epsilon_local": 1}
+
+    one, each = (fc.plan(**asked, flips=flips).columns_of() for flips in ("up", ["up"] * 3))
+
+    assert one == each

@@ -5,16 +5,19 @@ It must not compute a number: `fleetcount.read.crosstabs` does.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, SupportsIndex, cast
 
 from fleetcount_analysis.answers import Answer, Average
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_protocol.errors import UsageError
 
+from fleetcount.analyst.planning import whole_number
 from fleetcount.analyst.tables import Row, Table, Tabular, html_table
 from fleetcount.read.crosstabs import ALL, CrossCounts
 
 _MOST_COLUMNS: Final = 12
+Named = str | SupportsIndex
+"""A signal by its path or its place from 0, or a value by its label or its number from 1."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -41,7 +44,7 @@ class Crosstab(Tabular):
         """Return the columns in their order."""
         return self._table([self.counts.count(fixed) for fixed in self._all()], self._all())
 
-    def cell(self, *values: str | int) -> Answer:
+    def cell(self, *values: Named) -> Answer:
         """Return the count of one value of each signal, by labels or by numbers from 1.
 
         Raises:
@@ -49,13 +52,13 @@ class Crosstab(Tabular):
         """
         return self.counts.count(self._fixed(values))
 
-    def margin(self, signal: str | int) -> Table:
+    def margin(self, signal: Named) -> Table:
         """Return the counts of each value of a signal, named by its path or by its place from 0.
 
         Raises:
             UsageError: no such signal.
         """
-        dimension = self.counts.dimension(signal)
+        dimension = self._dimension(signal)
         rows = [{dimension: value} for value in range(1, self.shape[dimension] + 1)]
         columns = self._table(self.counts.margin(dimension), rows)
         return Table(columns=columns, title=f"{self.signals[dimension]} of {self.counts.name}")
@@ -64,7 +67,7 @@ class Crosstab(Tabular):
         """Return the number of devices in all cells together."""
         return self.counts.count({})
 
-    def share(self, *values: str | int, of: str | int | None = None) -> Average:
+    def share(self, *values: Named, of: Named | None = None) -> Average:
         """Return the share of a cell in all cells, or in those that have its value of the signal `of`.
 
         Raises:
@@ -72,10 +75,10 @@ class Crosstab(Tabular):
             RangeError: answers that devices randomize, one-sided noise or exact counts.
         """
         fixed = self._fixed(values)
-        dimension = None if of is None else self.counts.dimension(of)
+        dimension = None if of is None else self._dimension(of)
         return self.counts.share(fixed, {} if dimension is None else {dimension: fixed[dimension]})
 
-    def shares(self, of: str | int | None = None) -> Table:
+    def shares(self, of: Named | None = None) -> Table:
         """Return the share of every cell in all cells, or in those that have its value of the signal `of`.
 
         With the first signal these are shares by row, with the second by column. Columns are those of the counts.
@@ -83,35 +86,36 @@ class Crosstab(Tabular):
         Raises:
             UsageError, RangeError: as `share`.
         """
-        dimension = None if of is None else self.counts.dimension(of)
+        dimension = None if of is None else self._dimension(of)
         within = [{} if dimension is None else {dimension: fixed[dimension]} for fixed in self._all()]
         found = [self.counts.share(*both) for both in zip(self._all(), within, strict=True)]
         whole = "all cells" if dimension is None else f"each value of {self.signals[dimension]}"
         return Table(columns=self._table(found, self._all()), title=f"shares of {whole}, {self.counts.name}")
 
-    def means(self, signal: str | int) -> Table:
+    def means(self, signal: Named) -> Table:
         """Return for each value of the other signals the mean of a signal in bins, known up to a bin.
 
         Raises:
             UsageError: no such signal, one that is not in bins, or whose last bin has no end.
             RangeError: as `share`.
         """
-        dimension = self.counts.dimension(signal)
+        dimension = self._dimension(signal)
         rows = self.counts.rows_without(dimension)
         found = [self.counts.mean(dimension, row) for row in rows]
         return Table(columns=self._table(found, rows), title=f"means of {self.signals[dimension]}, {self.counts.name}")
 
-    def difference(self, signal: str | int, one: str | int, other: str | int) -> Table:
+    def difference(self, signal: Named, one: Named, other: Named) -> Table:
         """Return for each value of the other signals how many more devices have one value of a signal than another.
 
         Raises:
             UsageError: no such signal or value, or one value twice.
             RangeError: as of a difference of counts.
         """
-        dimension = self.counts.dimension(signal)
-        more, less = (self.counts.value(dimension, named) for named in (one, other))
+        dimension = self._dimension(signal)
+        more, less = (self._value(dimension, named) for named in (one, other))
         if more == less:
-            raise UsageError(f"{one!r} and {other!r} are one value of {self.signals[dimension]}; allowed: two")
+            both = f"{_plain(one)!r} and {_plain(other)!r}"
+            raise UsageError(f"{both} are one value of {self.signals[dimension]}; allowed: two")
         rows = self.counts.rows_without(dimension)
         found = [self.counts.difference(row | {dimension: more}, row | {dimension: less}) for row in rows]
         labels = [self.counts.cross.parts[dimension].domain.label(value) for value in (more, less)]
@@ -119,14 +123,20 @@ class Crosstab(Tabular):
             columns=self._table(found, rows), title=f"{labels[0]} less {labels[1]} of {self.signals[dimension]}"
         )
 
+    def _dimension(self, signal: Named) -> int:
+        return self.counts.dimension(_plain(signal))
+
+    def _value(self, dimension: int, named: Named) -> int:
+        return self.counts.value(dimension, _plain(named))
+
     def _all(self) -> list[dict[int, int]]:
         cross = self.counts.cross
         return [dict(enumerate(cross.apart(value))) for value in range(1, cross.values + 1)]
 
-    def _fixed(self, values: Sequence[str | int]) -> dict[int, int]:
+    def _fixed(self, values: Sequence[Named]) -> dict[int, int]:
         if len(values) != len(self.shape):
             raise UsageError(f"{len(values)} values; allowed is one of each signal: {', '.join(self.signals)}")
-        return {place: self.counts.value(place, named) for place, named in enumerate(values)}
+        return {place: self._value(place, named) for place, named in enumerate(values)}
 
     def _table(self, found: Sequence[Answer | Average], rows: Sequence[Mapping[int, int]]) -> dict[str, list[Any]]:
         parts = self.counts.cross.parts
@@ -156,6 +166,12 @@ class Crosstab(Tabular):
         ]
         foot: Row = (ALL, *map(_span, self.counts.margin(1)), _span(self.total()))
         return html_table(self.counts.name, (" x ".join(self.signals), *second, ALL), [*body, foot])
+
+
+def _plain(named: Named) -> str | int:
+    """Return Python's own number of NumPy's; anything else as it is, for `CrossCounts` to refuse."""
+    number = whole_number(named)
+    return cast("str | int", named) if number is None else number
 
 
 def _span(answer: Answer) -> str:

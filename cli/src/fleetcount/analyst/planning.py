@@ -81,7 +81,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
 ) -> "PlannedCount":
     """Return what a count of `values` cells or categories among so many devices will give at an epsilon of a release.
 
-    The keywords are the options of `fleetcount plan`: `mechanism` as in question files, or direct or one-sided; `noise`
+    The keywords are options of `fleetcount plan`: `mechanism` as in question files, or direct or one-sided; `noise`
     geometric or gaussian; `sampling_rate` below 1/2, by default by the number of values; `zooms` of a square grid, how
     many or the sides of their squares, with the `shares` of the budget that they have; with `in_order` the values are
     bins, and a zoom has so many of them together; `show` "mean" or "quantiles" is what a direct number at so many
@@ -105,7 +105,7 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
         None if sampling_rate is None else exactly("sampling_rate", sampling_rate, SAMPLING_RATE),
         None if epsilon_local is None else exactly("epsilon_local", epsilon_local, EPSILON),
         at_once,
-        flips,
+        [flips] if isinstance(flips, str) else flips,
     )
     law, parts = noise_law(mechanism, noise), None if shares is None else [exactly("shares", x, SHARE) for x in shares]
     asked = AskedLevels(zooms=zooms, shares=parts, in_order=in_order, total=total, show=show, aims=aims_of(aim))

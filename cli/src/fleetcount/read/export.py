@@ -13,6 +13,7 @@ import click
 from fleetcount_analysis import answers
 from fleetcount_analysis.answers import Answer, Chosen, append_parquet, joined_levels, write_csv, write_geojson
 from fleetcount_analysis.answers.export import columns_of, last_window
+from fleetcount_analysis.answers.levels import counted
 from fleetcount_analysis.answers.smoothing import smoothed
 from fleetcount_analysis.interval_words import interval_text, level_text
 from fleetcount_protocol.errors import UsageError
@@ -263,7 +264,7 @@ def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
             f"question {kept.question.name!r} lets a vehicle tell {design.levels.most} categories at once, whose counts"
             " do not add up to vehicles; --consistent is for one"
         )
-    if sides + total == 1:
+    if sides + total == 1 and not design.levels.margins:
         raise UsageError(f"question {kept.question.name!r} has one zoom; --consistent is for several")
     zooms = "the cells and the total" if sides == 1 else f"all {sides} zooms{' and the total' * total}"
     if design.levels.margins:
@@ -274,9 +275,10 @@ def _consistent(kept: KeptTable, windows: str | None) -> Iterator[Told]:
     )
     label = kept.question.first_window.label
     for row in kept.table.rows(_windows(kept, windows, [kept.last])):
-        found, starts = joined_levels(design, kept.opened[row], kept.table.level), design.levels.starts()
+        found = joined_levels(design, kept.opened[row], kept.table.level)
+        starts = counted(design.levels, design.levels.starts()[:-1])
         for zoom, estimates in enumerate(found.estimates):
-            number = starts[zoom if zoom < sides else -2]
+            number = starts[zoom]
             ends = zip(estimates.tolist(), found.low[zoom].tolist(), found.high[zoom].tolist(), strict=True)
             for place, (estimate, low, high) in enumerate(ends):
                 raw, number = kept.opened[row][number], number + 1

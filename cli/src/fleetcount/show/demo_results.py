@@ -99,7 +99,12 @@ def tell_windows(stage: Path, question: DemoQuestion, options: DemoOptions, resu
         *describe_question(result.signed, WIDTH, explain=options.explain),
     ]
     written = [f"{len(records)} records and for each a table (csv)", table, *pictures]
-    return Told(written, lines, [f"ask them: fleetcount question export --records {options.output} --largest 3"])
+    return Told(written, lines, [asking_line(options.output, len(truths[last]))])
+
+
+def asking_line(records: Path, values: int) -> str:
+    """Return the line with a command that asks records of so many values for their largest counts."""
+    return f"ask them: fleetcount question export --records {records} --largest {min(3, values)}"
 
 
 def window_line(index: int, one: WindowAsked, truths: Sequence[int], vehicles: int) -> str:
