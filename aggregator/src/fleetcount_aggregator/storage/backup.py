@@ -308,7 +308,8 @@ def put_back(
     except tarfile.TarError as error:
         raise StoreError(f"{path} cannot be read as a backup: {error}") from error
     except OSError as error:
-        raise StoreError(f"{path} could not be put back: {error.filename}: {error.strerror}") from error
+        where, why = error.filename or place.directory, error.strerror or error
+        raise StoreError(f"{path} could not be put back: {where}: {why}") from error
     return about
 
 
