@@ -15,9 +15,10 @@ def rendered(figure: Figure, *, title: str = "", description: str = "") -> dict[
     """Return a figure's SVG and PNG files by their endings; title and description are in the SVG's metadata."""
     described: dict[str, Any] = {"Title": printable(title), "Description": printable(description), "Date": None}
     if (engine := figure.get_layout_engine()) is not None:
-        # The layout is computed once for both files, because it takes as long as drawing.
+        # The layout is computed once for both files, because it takes as long as drawing; with "none" both would be
+        # drawn twice.
         engine.execute(figure)
-        figure.set_layout_engine("none")
+        figure.set_layout_engine(None)
     vectors, picture = io.BytesIO(), io.BytesIO()
     figure.savefig(vectors, format="svg", metadata=described)
     figure.savefig(picture, format="png", metadata={"Software": None})
