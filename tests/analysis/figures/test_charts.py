@@ -304,6 +304,14 @@ def test_a_file_says_what_it_shows() -> None:
     assert COLOURS["s0"].encode() in files["svg"]
 
 
+def test_a_figure_is_drawn_once_for_each_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    figure, draw, drawings = figure_of(row_panel(ROWS, Y, alt="")), Figure.draw, list[Figure]()
+    monkeypatch.setattr(Figure, "draw", lambda one, renderer: (drawings.append(one), draw(one, renderer)))
+
+    assert set(rendered(figure)) == {"svg", "png"}
+    assert drawings == [figure, figure]
+
+
 def test_a_picture_has_two_pixels_for_one_and_is_white_at_its_edge() -> None:
     figure = figure_of(row_panel(ROWS, Y, alt=""))
     wide, high = figure.get_size_inches() * 72
