@@ -35,6 +35,7 @@ from fleetcount_protocol.window.signal import kind_of
 from fleetcount_transport.denials import DenySource
 from fleetcount_transport.server_config import MetricsTable
 
+from fleetcount.command.base import utc
 from fleetcount.run.health import ask_page
 
 LEAST_FREE_BYTES: Final = 100 * 2**20
@@ -133,8 +134,9 @@ def _expiry(what: str, certificate: x509.Certificate, now: float, fine: str) -> 
     moment = datetime.fromtimestamp(now, UTC)
     starts, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not starts <= moment <= ends:
-        first, last, now_text = (f"{one:%Y-%m-%dT%H:%M:%SZ}" for one in (starts, ends, moment))
-        return failed(what, f"valid from {first} to {last} only, and it is {now_text}")
+        return failed(
+            what, f"valid from {utc(starts.timestamp())} to {utc(ends.timestamp())} only, and it is {utc(now)}"
+        )
     left = ends - moment
     severity = Severity.NOTE if left < min(EXPIRY_WARNING, (ends - starts) / 3) else Severity.OK
     return Finding(what=what, severity=severity, text=f"{fine}, {left.days} days left")
