@@ -1,12 +1,17 @@
 """The devices of a process: they wait at the gate, and their coins are the system's unless a seed is given."""
 
 import asyncio
+import gc
+import time
+import weakref
 from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
 from fleetcount_mechanisms.randomness import SystemRandom
+from fleetcount_protocol.question.fields import Schedule
 from fleetcount_simulator.network.connections import GatedTransport
+from fleetcount_simulator.network.fleet_devices import collect_between_windows
 from fleetcount_simulator.network.simulated_device import coins_of
 
 
@@ -62,3 +67,21 @@ def test_coins_are_the_systems_unless_a_seed_is_given_and_then_a_stream_a_vehicl
     assert isinstance(coins_of(None, 0), SystemRandom)
     assert len(set(draws.values())) == len(draws)
     assert coins_of(7, 0).random_bytes(32) == draws[7, 0]
+
+
+async def test_a_fleet_of_many_windows_keeps_no_garbage_of_ended_ones() -> None:
+    class Ring:
+        def __init__(self) -> None:
+            self.itself = self
+
+    now = int(time.time())
+    schedule = Schedule(first=now - 60, every_s=3_600, windows=2, round_one_s=20, round_two_s=20, expiry_s=60)
+    gc.disable()
+    try:
+        ring = weakref.ref(Ring())
+        assert ring() is not None
+        async with asyncio.timeout(60):  # The last window's close, an hour away, is not waited for.
+            await collect_between_windows(schedule)
+        assert ring() is None
+    finally:
+        gc.enable()

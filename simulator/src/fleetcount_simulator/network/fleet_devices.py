@@ -4,6 +4,7 @@ They are the client's own devices, with the faults and traces of the study. It m
 """
 
 import asyncio
+import gc
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,6 +18,7 @@ from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
 from fleetcount_protocol.errors import PeerError
 from fleetcount_protocol.messages import Instalment, QuestionOffer, Receipt
+from fleetcount_protocol.question.fields import Schedule
 from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.window import Window
 
@@ -159,11 +161,13 @@ class FleetDevices:
                         0
                     )  # Joining reserves every window, which takes long: let other devices' messages go first.
             listening = asyncio.create_task(self._hear_orders(scout), name="orders")
+            collecting = asyncio.create_task(collect_between_windows(self._question.schedule), name="garbage")
             async with asyncio.TaskGroup() as group:
                 for one in self._devices:
                     group.create_task(self._stay(one))
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
+            for task in (listening, collecting):
+                task.cancel()
+            await asyncio.gather(listening, collecting, return_exceptions=True)
         finally:
             await scout.close()
         for one in self._devices:
@@ -290,6 +294,13 @@ class FleetDevices:
         """Close connections and the state file."""
         await self.connections.close()
         self._file.close()
+
+
+async def collect_between_windows(schedule: Schedule) -> None:
+    """Collect garbage at the close of every window but the last, where the fewest messages are under way."""
+    for index in range(schedule.windows - 1):
+        await asyncio.sleep(schedule.closes(index) - time.time())
+        gc.collect()
 
 
 async def _probe(transport: Transport, window: Window, trace: Trace, position: int, instalment: Instalment) -> None:
