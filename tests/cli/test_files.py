@@ -5,7 +5,8 @@ import os
 from pathlib import Path
 
 import pytest
-from fleetcount.command.options import check_output_directory, read_bytes, read_text, staged_directory, write_file
+from fleetcount.command.options import check_output_directory, read_bytes, read_text, write_file
+from fleetcount.command.outputs import staged_directory
 from fleetcount_protocol.errors import UsageError
 
 

@@ -1,14 +1,12 @@
-"""A whole number as an option, and where results go; other numbers are in `numbers`."""
+"""A whole number as an option, and files that are read and written; other numbers are in `numbers`."""
 
-import contextlib
 import os
 import re
 import secrets
-import shutil
 import stat
 import tempfile
 import zlib
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -58,6 +56,7 @@ class Count(click.ParamType[int]):
 
 
 SEED: Final = Count(0, 2**64 - 1)
+"""A scenario's seed: 64 bits."""
 PATH: Final = click.Path(path_type=Path)
 """What names a file or a folder; whether it can be read or written is for the command to say."""
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -66,9 +65,6 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 def config_option(text: str, name: str = "config", *, metavar: str = "FILE.toml") -> Callable[[_Command], _Command]:
     """Return the option `--config`, which must be given; `name` is the command's parameter, `text` the help."""
     return click.option("--config", name, required=True, metavar=metavar, type=PATH, help=text)
-
-
-"""A scenario's seed: 64 bits."""
 
 
 # Reading what the user names and writing what the user asked for: bounded in size, and whole or not at all.
@@ -90,17 +86,17 @@ def read_bytes(path: Path, *, largest: int = MAX_TEXT_BYTES) -> bytes:
         # Opening a pipe for reading would wait without end for its writer: O_NONBLOCK, then look at what was opened.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except (OSError, ValueError) as error:
-        raise UsageError(f"{_shown_path(path)} cannot be read: {_reason(error)}") from error
+        raise UsageError(f"{shown_path(path)} cannot be read: {reason_of(error)}") from error
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         os.close(descriptor)
-        raise UsageError(f"{_shown_path(path)} is {_kind(status.st_mode)}, not a file")
+        raise UsageError(f"{shown_path(path)} is {kind_of_file(status.st_mode)}, not a file")
     with os.fdopen(descriptor, "rb") as file:
         if not 1 <= status.st_size <= largest:
-            raise UsageError(f"{_shown_path(path)} has {status.st_size} bytes; it must have 1 to {largest}")
+            raise UsageError(f"{shown_path(path)} has {status.st_size} bytes; it must have 1 to {largest}")
         content = file.read(largest + 1)
     if not 1 <= len(content) <= largest:
-        raise UsageError(f"{_shown_path(path)} has {len(content)} bytes; it must have 1 to {largest}")
+        raise UsageError(f"{shown_path(path)} has {len(content)} bytes; it must have 1 to {largest}")
     return content
 
 
@@ -118,9 +114,9 @@ def read_text(path: Path, *, largest: int = MAX_TEXT_BYTES) -> str:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise UsageError(f"{_shown_path(path)} is not UTF-8 text (byte {error.start})") from error
+        raise UsageError(f"{shown_path(path)} is not UTF-8 text (byte {error.start})") from error
     if "\0" in text:
-        raise UsageError(f"{_shown_path(path)} holds a NUL character at position {text.index(chr(0))}")
+        raise UsageError(f"{shown_path(path)} holds a NUL character at position {text.index(chr(0))}")
     return text
 
 
@@ -130,11 +126,11 @@ def _unpacked(path: Path, content: bytes, largest: int) -> bytes:
     try:
         whole = unpacking.decompress(content, largest + 1)
     except zlib.error as error:
-        raise UsageError(f"{_shown_path(path)} is no gzip file: {error}") from error
+        raise UsageError(f"{shown_path(path)} is no gzip file: {error}") from error
     if len(whole) > largest:
-        raise UsageError(f"{_shown_path(path)} holds more than {largest} bytes; it must hold at most so many")
+        raise UsageError(f"{shown_path(path)} holds more than {largest} bytes; it must hold at most so many")
     if not unpacking.eof or unpacking.unused_data:
-        raise UsageError(f"{_shown_path(path)} is no gzip file: its end is missing, or something stands behind it")
+        raise UsageError(f"{shown_path(path)} is no gzip file: its end is missing, or something stands behind it")
     return whole
 
 
@@ -149,7 +145,7 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o644, overwrite: bool
     try:
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     except OSError as error:
-        raise UsageError(f"{_shown_path(path)} cannot be written: {_reason(error)}") from error
+        raise UsageError(f"{shown_path(path)} cannot be written: {reason_of(error)}") from error
     try:
         with os.fdopen(descriptor, "wb") as file:
             os.fchmod(file.fileno(), mode)
@@ -158,9 +154,9 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o644, overwrite: bool
             os.fsync(file.fileno())
         _appear(temporary, path, overwrite=overwrite)
     except FileExistsError as error:
-        raise UsageError(f"{_shown_path(path)} exists already; nothing was written") from error
+        raise UsageError(f"{shown_path(path)} exists already; nothing was written") from error
     except OSError as error:
-        raise MachineError(f"{_shown_path(path)} cannot be written: {_reason(error)}") from error
+        raise MachineError(f"{shown_path(path)} cannot be written: {reason_of(error)}") from error
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -172,25 +168,6 @@ def _appear(temporary: Path, path: Path, *, overwrite: bool) -> None:
         path.hardlink_to(temporary)
 
 
-def check_output_file(path: Path) -> None:
-    """Refuse an output file that `write_file` could not write, before any work is done; create nothing.
-
-    Raises:
-        UsageError: it is there and no regular file, or its directory is missing or not writable.
-    """
-    if "\0" in str(path):
-        raise UsageError(f"output {_shown_path(path)} holds a NUL character")
-    try:
-        if path.exists() and not path.is_file():
-            raise UsageError(f"output {_shown_path(path)} is {_kind(path.stat().st_mode)}, not a file")
-        if not path.parent.is_dir() or not os.access(path.parent, os.W_OK | os.X_OK):
-            raise UsageError(
-                f"output {_shown_path(path)}: {_shown_path(path.parent)} is not a directory one can write to"
-            )
-    except OSError as error:
-        raise UsageError(f"output {_shown_path(path)} cannot be used: {_reason(error)}") from error
-
-
 def check_output_directory(path: Path, *, fresh: bool = False) -> None:
     """Refuse an output directory that cannot take files, before any work is done; leave nothing there.
 
@@ -198,71 +175,45 @@ def check_output_directory(path: Path, *, fresh: bool = False) -> None:
         UsageError: it is no directory, or not writable, or (with `fresh`) it is there and not empty.
     """
     if "\0" in str(path):
-        raise UsageError(f"output {_shown_path(path)} holds a NUL character")
+        raise UsageError(f"output {shown_path(path)} holds a NUL character")
     if path.is_symlink() and not path.exists():
-        raise UsageError(f"output {_shown_path(path)} is a broken link")
+        raise UsageError(f"output {shown_path(path)} is a broken link")
     try:
         if path.exists():
             if not path.is_dir():
-                raise UsageError(f"output {_shown_path(path)} exists and is not a directory")
+                raise UsageError(f"output {shown_path(path)} exists and is not a directory")
             # What a run stages in it, or a killed one left, is nothing of the user's.
-            if fresh and any(not one.name.startswith(_stage_prefix(path)) for one in path.iterdir()):
-                raise UsageError(f"output {_shown_path(path)} is not empty; choose a new directory")
+            if fresh and any(not one.name.startswith(stage_prefix(path)) for one in path.iterdir()):
+                raise UsageError(f"output {shown_path(path)} is not empty; choose a new directory")
             place = path
         else:
             place = next((parent for parent in path.absolute().parents if parent.exists()), Path("/"))
         if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-            raise UsageError(f"output {_shown_path(path)}: {_shown_path(place)} is not a directory one can write to")
+            raise UsageError(f"output {shown_path(path)}: {shown_path(place)} is not a directory one can write to")
         # What may be written to does not always take a directory: /proc, a name with no room for the stage's ending.
-        Path(tempfile.mkdtemp(prefix=_stage_prefix(path), dir=place)).rmdir()
+        Path(tempfile.mkdtemp(prefix=stage_prefix(path), dir=place)).rmdir()
     except (OSError, ValueError) as error:
-        raise UsageError(f"output {_shown_path(path)} cannot be used: {_reason(error)}") from error
+        raise UsageError(f"output {shown_path(path)} cannot be used: {reason_of(error)}") from error
 
 
-@contextlib.contextmanager
-def staged_directory(target: Path) -> Generator[Path]:
-    """Give a hidden directory; on success its files move into `target`, on failure nothing stays.
-
-    It lies in `target` if that is there, whose parent may be of another file system or not writable, and else beside.
-
-    Raises:
-        UsageError: the output cannot be written to.
-        MachineError: the disk does not take it.
-    """
-    check_output_directory(target)
-    existed = target.exists()
-    stage = (
-        target.absolute() if existed else target.absolute().parent
-    ) / f"{_stage_prefix(target)}{secrets.token_hex(4)}"
-    try:
-        stage.mkdir(parents=True)
-        yield stage
-        target.mkdir(exist_ok=True)
-        for file in sorted(stage.iterdir()):
-            file.replace(target / file.name)
-    except OSError as error:
-        if not existed:
-            with contextlib.suppress(OSError):
-                target.rmdir()
-        raise MachineError(f"output {_shown_path(target)} cannot be written: {_reason(error)}") from error
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
-
-
-def _stage_prefix(target: Path) -> str:
+def stage_prefix(target: Path) -> str:
+    """Return how the names of `target`'s staged directories begin."""
     return f".{target.name or 'output'}."
 
 
-def _shown_path(path: Path) -> str:
+def shown_path(path: Path) -> str:
+    """Return a path in quotes, at most 120 characters of it."""
     text = str(path)
     return repr(text if len(text) <= 120 else text[:119] + "…")
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return what an error of the system says, without its number."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return text[0].lower() + text[1:] if text else type(error).__name__
 
 
-def _kind(mode: int) -> str:
+def kind_of_file(mode: int) -> str:
+    """Return what a file with this mode is, with its article."""
     kinds = ((stat.S_ISDIR, "a directory"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"))
     return next((name for test, name in kinds if test(mode)), "a device")

@@ -9,7 +9,8 @@ from typing import Final
 import click
 
 from fleetcount.command.base import JSON, CheckFailedError, StrictCommand, show
-from fleetcount.command.options import PATH, Count, check_output_directory, staged_directory
+from fleetcount.command.options import PATH, Count, check_output_directory
+from fleetcount.command.outputs import staged_directory
 from fleetcount.command.progress import progress_for
 
 _LEAST: Final = 1000

@@ -11,7 +11,8 @@ import click
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount.command.base import JSON, OneOf, StrictCommand, show
-from fleetcount.command.options import PATH, SEED, check_output_directory, staged_directory
+from fleetcount.command.options import PATH, SEED, check_output_directory
+from fleetcount.command.outputs import staged_directory
 from fleetcount.command.progress import progress_for
 
 PAPERS: Final = ("sampling", "asymmetric", "geometric", "inferential")

@@ -22,7 +22,8 @@ from fleetcount_protocol.window.signal import decimal_text
 
 from fleetcount.command.base import JSON, OneOf, StrictCommand, one_line, show
 from fleetcount.command.numbers import QUANTILE, NumberRange, Several, parse_number, parse_spans, spans_text
-from fleetcount.command.options import PATH, Count, check_output_file, parse_count
+from fleetcount.command.options import PATH, Count, parse_count
+from fleetcount.command.outputs import check_output_file
 from fleetcount.question.files import asked_words
 from fleetcount.read.records import by_reason
 from fleetcount.read.table import KeptTable, opened_in, place_note, places_of, read_table

@@ -31,7 +31,8 @@ from fleetcount_protocol.window.codes import Codes
 from fleetcount_protocol.window.domain import PLACE_BITS, Prefixes
 
 from fleetcount.command.base import JSON, StrictCommand, show
-from fleetcount.command.options import PATH, check_output_file, write_file
+from fleetcount.command.options import PATH, write_file
+from fleetcount.command.outputs import check_output_file
 from fleetcount.read.records import Chain, kept_records, question_of_records
 from fleetcount.read.report import TOLD
 

@@ -40,7 +40,8 @@ from fleetcount.command.base import (
     utc,
 )
 from fleetcount.command.numbers import spans_text
-from fleetcount.command.options import PATH, Count, check_output_directory, config_option, read_text, staged_directory
+from fleetcount.command.options import PATH, Count, check_output_directory, config_option, read_text
+from fleetcount.command.outputs import staged_directory
 from fleetcount.question.files import read_question
 from fleetcount.read.asking import WindowReader
 from fleetcount.read.readers import Reader, read_reader, trusted_in

@@ -25,7 +25,8 @@ from fleetcount_transport.csv_rows import CsvFault, csv_rows
 
 from fleetcount.command.base import JSON, StrictCommand, aligned, one_line, show
 from fleetcount.command.numbers import NumberRange, parse_number
-from fleetcount.command.options import PATH, check_output_file, parse_count, read_text, write_file
+from fleetcount.command.options import PATH, parse_count, read_text, write_file
+from fleetcount.command.outputs import check_output_file
 from fleetcount.read.report import WIDEST_NAME
 
 _LARGEST_COUNT: Final = 100_000

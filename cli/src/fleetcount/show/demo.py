@@ -28,7 +28,8 @@ from fleetcount_site.watch.events import EventWriter
 
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, one_line, show
 from fleetcount.command.numbers import EPSILON, SAMPLING_RATE
-from fleetcount.command.options import PATH, SEED, Count, check_output_directory, staged_directory
+from fleetcount.command.options import PATH, SEED, Count, check_output_directory
+from fleetcount.command.outputs import staged_directory
 from fleetcount.command.progress import WORTH_SAYING_S, Progress, duration_text, progress_for
 from fleetcount.read.report import release_json
 from fleetcount.show.demo_question import DemoOptions, DemoQuestion, check_together, question_of

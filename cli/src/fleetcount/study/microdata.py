@@ -26,7 +26,8 @@ from fleetcount_transport.toml_values import Range
 
 from fleetcount import __version__
 from fleetcount.command.base import JSON, RefusedByPolicyError, StrictCommand, show
-from fleetcount.command.options import PATH, check_output_directory, read_text, staged_directory
+from fleetcount.command.options import PATH, check_output_directory, read_text
+from fleetcount.command.outputs import staged_directory
 
 ACKNOWLEDGEMENT: Final = "anonymised, not differentially private"
 EXAMPLE_SPEC: Final = f'''\

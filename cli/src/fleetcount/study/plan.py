@@ -42,7 +42,8 @@ from fleetcount.analyst.planning import (
 )
 from fleetcount.command.base import EXPLAIN, JSON, OneOf, StrictCommand, aligned, one_line, show
 from fleetcount.command.numbers import DELTA, EPSILON, LEVEL, POSTERIOR, SAMPLING_RATE, SHARE, Length, Several
-from fleetcount.command.options import PATH, Count, check_output_directory, staged_directory
+from fleetcount.command.options import PATH, Count, check_output_directory
+from fleetcount.command.outputs import staged_directory
 from fleetcount.command.statements import privacy_lines, statement_json
 from fleetcount.study.plan_cross import cross_errors, cross_lines, cross_spread
 from fleetcount.study.plan_windows import PlannedQuestion, compare_ways, parse_levels, plan_walks, total_sd

@@ -39,7 +39,7 @@ from fleetcount_protocol.window.window import report_bytes
 
 from fleetcount.analyst.planning import ANY_GAUSSIAN, error_text, number_errors, shares_of, shares_text
 from fleetcount.command.base import one_line, show
-from fleetcount.command.options import staged_directory
+from fleetcount.command.outputs import staged_directory
 
 _HEAD: Final = ("way", "sd at 0", "sd at 100", "sd at 1,000", "total", "seen from", "bytes", "rounds", "if all collude")
 _COUNTS: Final = (0, 100, 1000)
