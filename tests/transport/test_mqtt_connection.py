@@ -9,9 +9,11 @@ from typing import Any
 import aiomqtt
 import pytest
 from fleetcount_transport.mqtt_connection import MqttConnection
+from fleetcount_transport.mqtt_packets import PacketReader, Publication, acknowledgement
 
 from tests.support.listening import listening
 
+ALL_IDS = 65_535
 CONNACK, REFUSED = bytes.fromhex("20020000"), bytes.fromhex("20020005")
 
 
@@ -155,11 +157,104 @@ async def test_what_the_socket_takes_at_once_is_not_watched_and_what_it_does_not
         MqttConnection(f"127.0.0.1:{port}", identifier="c", arrived=lambda _: True) as connection,
     ):
         monkeypatch.setattr(loop, "add_writer", watch)
-        connection.send("topic", b"small")
+        connection.send([("topic", b"small")])
         await arrived.wait()
         assert not watched
-        connection.send("topic", large)
+        connection.send([("topic", large)])
         go_on.set()
         await all_of_it.wait()
 
     assert watched
+
+
+class Keeper:
+    """A broker that keeps what it is sent, and acknowledges it when it is told to."""
+
+    def __init__(self) -> None:
+        self.kept: list[Publication] = []
+        self._came = asyncio.Event()
+        self._writer: asyncio.StreamWriter | None = None
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _, length = await reader.readexactly(2)
+        await reader.readexactly(length)
+        writer.write(CONNACK)
+        self._writer, packets = writer, PacketReader(1 << 20)
+        list(packets.feed(CONNACK))
+        while data := await reader.read(1 << 16):
+            self.kept += (one for one in packets.feed(data) if isinstance(one, Publication))
+            self._came.set()
+
+    async def ids(self, count: int) -> list[int]:
+        """Wait for so many messages; return their packet ids."""
+        while len(self.kept) < count:
+            self._came.clear()
+            await self._came.wait()
+        return [one.packet_id for one in self.kept if one.packet_id is not None]
+
+    def acknowledge(self, ids: list[int]) -> None:
+        assert self._writer is not None
+        self._writer.write(b"".join(map(acknowledgement, ids)))
+
+
+@asynccontextmanager
+async def kept() -> AsyncGenerator[tuple[Keeper, MqttConnection]]:
+    keeper = Keeper()
+    async with (
+        asyncio.timeout(60),
+        listening(keeper.serve) as port,
+        MqttConnection(f"127.0.0.1:{port}", identifier="c", arrived=lambda _: True) as connection,
+    ):
+        yield keeper, connection
+
+
+async def test_messages_are_with_the_broker_when_it_has_acknowledged_the_last_of_them() -> None:
+    messages = [(f"a/{number}", bytes(number)) for number in range(3)]
+    async with kept() as (keeper, connection):
+        sent = connection.send(messages)
+        first, second, third = await keeper.ids(3)
+        keeper.acknowledge([second, first])
+        next_one = connection.send([("b", b"")])
+        *_, fourth = await keeper.ids(4)
+        keeper.acknowledge([fourth])
+        await next_one
+        assert not sent.done()
+        keeper.acknowledge([third])
+        await sent
+        await connection.publish_all([])
+
+    assert [(one.topic, one.payload) for one in keeper.kept[:3]] == messages
+
+
+async def test_a_packet_id_is_not_used_again_before_it_is_acknowledged() -> None:
+    async with kept() as (keeper, connection):
+        connection.send([("waits", b"")])
+        [waiting] = await keeper.ids(1)
+        others = connection.send([("a", b"")] * (ALL_IDS - 1))
+        ids = await keeper.ids(ALL_IDS)
+        assert sorted(ids) == list(range(1, ALL_IDS + 1))
+        with pytest.raises(aiomqtt.MqttError, match=r"^the broker leaves more than 65535 messages unacknowledged$"):
+            connection.send([("one too many", b"")])
+        keeper.acknowledge(ids[1:])
+        await others
+        connection.send([("a", b"")] * 2)
+        again = (await keeper.ids(ALL_IDS + 2))[ALL_IDS:]
+
+    assert waiting not in again
+    assert len(set(again)) == 2
+
+
+async def test_who_waits_for_an_acknowledgement_is_told_of_the_end_of_the_connection() -> None:
+    hang_up = asyncio.Event()
+    async with (
+        asyncio.timeout(60),
+        broker(CONNACK, hang_up) as endpoint,
+        MqttConnection(endpoint, identifier="c", arrived=lambda _: True, timeout=3_600) as connection,
+    ):
+        waiting = asyncio.create_task(connection.publish_all([("a", b"")]))
+        await asyncio.sleep(0)
+        hang_up.set()
+        with pytest.raises(aiomqtt.MqttError, match=r"^the connection was lost$"):
+            await waiting
+        with pytest.raises(aiomqtt.MqttError, match=r"^the connection was lost$"):
+            connection.send([("a", b"")])

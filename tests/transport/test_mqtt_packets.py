@@ -3,7 +3,14 @@
 from itertools import pairwise
 
 import pytest
-from fleetcount_transport.mqtt_packets import Packet, PacketReader, Publication, ViolationError, acknowledgement
+from fleetcount_transport.mqtt_packets import (
+    Packet,
+    PacketReader,
+    Publication,
+    ViolationError,
+    acknowledgement,
+    publication,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -87,3 +94,16 @@ def test_what_no_broker_may_send_is_refused() -> None:
 def test_nothing_comes_before_the_greeting(data: bytes) -> None:
     with pytest.raises(ViolationError, match="where a greeting belongs"):
         list(PacketReader(MOST).feed(data))
+
+
+@pytest.mark.parametrize(
+    ("body", "digits"), [(8, 1), (127, 1), (128, 2), (16_383, 2), (16_384, 3), (2_097_151, 3), (2_097_152, 4)]
+)
+def test_a_message_is_read_as_it_was_written_at_every_size_of_its_length(body: int, digits: int) -> None:
+    topic, payload = "ä/b", bytes(body - 2 - 4 - 2)
+    written = publication(topic, payload, 65_534)
+
+    [_, read] = PacketReader(1 << 22).feed(GREETING + written)
+
+    assert (written[0], len(written)) == (0x32, 1 + digits + body)
+    assert read == Publication(topic, payload, retain=False, packet_id=65_534)

@@ -297,8 +297,7 @@ class MqttTransport:
 
     def _send(self, client: MqttConnection, topic: str, payloads: Iterable[bytes]) -> None:
         try:
-            for payload in payloads:
-                client.send(topic, payload)
+            client.send([(topic, payload) for payload in payloads])
         except aiomqtt.MqttError as error:
             raise self._unreachable(error) from None
 

@@ -5,7 +5,6 @@ It must not depend on a topic or a message of fleetcount. No other module may us
 
 import asyncio
 import logging
-import random
 import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -16,11 +15,13 @@ from fleetcount_protocol.ids import split_endpoint
 from fleetcount_protocol.limits import MAX_MQTT_PACKET_BYTES
 
 from fleetcount_transport.mqtt_packets import (
-    Packet,
+    PUBACK,
+    PUBLISH,
     PacketReader,
     Publication,
     ViolationError,
     acknowledgement,
+    publication,
 )
 
 _QUIET: Final = logging.getLogger("fleetcount_transport.mqtt")
@@ -29,15 +30,12 @@ _NO_DELAY: Final = (socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 """Without it a small packet waits for TCP's acknowledgement of the one before it, 40 ms on Linux."""
 _CHUNK_BYTES: Final = 32 * 1024
 """Bytes read at once: many messages share one write of acknowledgements, and other tasks run in between."""
-_PUBACK: Final = 0x40
 _REFUSED: Final = 0x80
 """The return code of a topic that a broker does not grant (MQTT 3.1.1, section 3.9.3)."""
-_MOST_UNSENT: Final = 65_535
-"""Acknowledgements that a broker may leave unread: the number of packet ids."""
+_PACKET_IDS: Final = 65_535
+"""Also the most acknowledgements that a broker may leave unread."""
 _LOOKS_A_PING: Final = 12
 """A ping, or the end of waiting for its answer, comes late by this part of the time between two at most."""
-_FIRST_RETRY_S: Final = 0.2
-_LONGEST_RETRY_S: Final = 5.0
 _ResultT = TypeVar("_ResultT")
 
 
@@ -76,6 +74,7 @@ class MqttConnection(aiomqtt.Client):
         # The library reads from the socket by this method alone.
         self._client._sock_recv = self._read_for_library  # type: ignore[method-assign] # pyright: ignore[reportPrivateUsage]
         self._connect_ended = self._left = False
+        self._unkept: dict[int, asyncio.Future[None] | None] = {}
         self.subscribed: set[str] = set()
         self.is_resumed = False
         """Whether the broker has resumed a session of this client id, with its subscriptions."""
@@ -101,28 +100,36 @@ class MqttConnection(aiomqtt.Client):
         self._client.loop_write()
         await self._leave()
 
-    def send(self, topic: str, payload: bytes) -> None:
-        """Publish with QoS 1 without waiting for the acknowledgement: the caller waits for the aggregator's answer.
+    def send(self, messages: Sequence[tuple[str, bytes]]) -> "asyncio.Future[None]":
+        """Publish topics and payloads in one write with QoS 1; what it returns is done when the last is acknowledged.
 
         Raises:
-            MqttError: the connection was lost.
+            MqttError: the connection was lost, or the broker leaves as many messages unacknowledged as there are ids.
         """
         if not self._client.is_connected():
             raise self._lost_error()
-        self._client.publish(topic, payload, qos=1)
+        if len(messages) + len(self._unkept) > _PACKET_IDS:
+            raise aiomqtt.MqttError(f"the broker leaves more than {_PACKET_IDS} messages unacknowledged")
+        kept, packets = self._loop.create_future(), list[bytes]()
+        for at, message in enumerate(messages, start=1):
+            # The library's ids: it takes one for a subscription, and for a message that it sends itself.
+            while (packet_id := self._client._mid_generate()) in self._unkept:  # pyright: ignore[reportPrivateUsage]
+                pass
+            self._unkept[packet_id] = kept if at == len(messages) else None
+            packets.append(publication(*message, packet_id))
+        if packets:
+            self._client._packet_queue(PUBLISH, b"".join(packets), 0, 1)  # pyright: ignore[reportPrivateUsage]
+        else:
+            kept.set_result(None)
+        return kept
 
     async def publish_all(self, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Publish topics and payloads with QoS 1, and wait until the broker has acknowledged the last.
-
-        It sends all messages, in order, before it waits.
+        """Send messages, in order, and wait until the broker has acknowledged the last.
 
         Raises:
-            MqttError: the connection was lost, or the broker does not answer.
+            MqttError: as `send`, or the broker does not answer.
         """
-        for topic, payload in messages[:-1]:
-            self._client.publish(topic, payload, qos=1)
-        for topic, payload in messages[-1:]:
-            await self.publish(topic, payload, qos=1)
+        await self._wait_for(self.send(messages), None)
 
     async def subscribe(self, *arguments: Any, **settings: Any) -> tuple[int, ...] | list[Any]:
         """Subscribe, with the library's arguments; return when the broker has granted every topic.
@@ -142,12 +149,12 @@ class MqttConnection(aiomqtt.Client):
         acks = b"".join(acknowledgement(one.packet_id) for one in messages if one.packet_id is not None)
         if not acks:
             return
-        self._client._packet_queue(_PUBACK, acks, 0, 1)  # pyright: ignore[reportPrivateUsage]  # All in one write.
+        self._client._packet_queue(PUBACK, acks, 0, 1)  # pyright: ignore[reportPrivateUsage]  # All in one write.
         waiting = self._client._out_packet  # pyright: ignore[reportPrivateUsage]
         if len(waiting) > 64:
-            unsent = sum(one["to_process"] for one in waiting if one["command"] == _PUBACK)
-            if unsent > _MOST_UNSENT * len(acknowledgement(1)):
-                self._end(ViolationError(f"the broker leaves more than {_MOST_UNSENT} acknowledgements unread"))
+            unsent = sum(one["to_process"] for one in waiting if one["command"] == PUBACK)
+            if unsent > _PACKET_IDS * len(acknowledgement(1)):
+                self._end(ViolationError(f"the broker leaves more than {_PACKET_IDS} acknowledgements unread"))
 
     def pause(self) -> None:
         """Read nothing until `resume`: TCP flow control stops the broker."""
@@ -221,14 +228,19 @@ class MqttConnection(aiomqtt.Client):
         return bytes(data), False
 
     def _dispatch(self, data: bytes) -> None:
-        """Dispatch the packets that these bytes complete: messages to `arrived`, others to the library."""
+        """Dispatch the packets that these bytes complete: messages to `arrived`, others to their asker."""
         done: list[Publication] = []
         for packet in self._packets.feed(data):
-            if isinstance(packet, Packet):
+            if isinstance(packet, Publication):
+                if self._arrived(packet):
+                    done.append(packet)
+            elif packet.acknowledges in self._unkept:
+                kept = self._unkept.pop(packet.acknowledges)
+                if kept is not None and not kept.done():
+                    kept.set_result(None)
+            else:
                 self._for_library += packet.data
                 self._client.loop_read()
-            elif self._arrived(packet):
-                done.append(packet)
         self.acknowledge(done)
 
     def _read_for_library(self, bufsize: int) -> bytes:
@@ -385,26 +397,3 @@ class MqttOnDemand:
             await connection.until_lost()
         except aiomqtt.MqttError as error:
             self._lost(error)
-
-
-class Reconnecting:
-    """The backoff before the next attempt: between half and all of a delay that doubles, from 0.2 s to 5 s.
-
-    `clock` returns seconds; after a connection that lasted longer than the last delay the delay is 0.2 s again.
-    """
-
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
-        self._wait = _FIRST_RETRY_S
-        self._started = clock()
-
-    def attempt(self) -> None:
-        """Note that an attempt begins."""
-        self._started = self._clock()
-
-    async def rest(self) -> None:
-        """Wait before the next attempt."""
-        if self._clock() - self._started > self._wait:  # It was a connection, not another attempt.
-            self._wait = _FIRST_RETRY_S
-        await asyncio.sleep(self._wait * random.uniform(0.5, 1.0))  # noqa: S311 - jitter, not a secret.
-        self._wait = min(2 * self._wait, _LONGEST_RETRY_S)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Final
 
 CONNACK: Final = 0x20
-_PUBLISH: Final = 0x30
-_PUBACK: Final = 0x40
+PUBLISH: Final = 0x30
+PUBACK: Final = 0x40
 _RETAIN: Final = 0x01
-_LENGTHS: Final = {CONNACK: (2, 2), _PUBACK: (2, 2), 0x90: (3, 2 + 1024), 0xB0: (2, 2), 0xD0: (0, 0)}
+_LENGTHS: Final = {CONNACK: (2, 2), PUBACK: (2, 2), 0x90: (3, 2 + 1024), 0xB0: (2, 2), 0xD0: (0, 0)}
 """First byte, shortest and longest body of CONNACK, PUBACK, SUBACK, UNSUBACK, PINGRESP (MQTT 3.1.1, chapter 3)."""
 _HEAD_BYTES: Final = 5
 """The fixed header: the first byte, and the length in at most four bytes."""
@@ -38,6 +38,11 @@ class Packet:
 
     data: bytes
 
+    @property
+    def acknowledges(self) -> int | None:
+        """The id of the message that it acknowledges (PUBACK)."""
+        return int.from_bytes(self.data[2:]) if self.data[0] == PUBACK else None
+
 
 class PacketReader:
     """Parses packets from pieces of a stream; between two calls it buffers less than one packet of `most` bytes."""
@@ -60,7 +65,7 @@ class PacketReader:
                 first, start, end = head
                 if end > len(self._gathered):
                     break
-                if first & 0xF0 == _PUBLISH:
+                if first & 0xF0 == PUBLISH:
                     yield self._publication(first, start, end)
                 else:
                     yield Packet(bytes(self._gathered[at:end]))
@@ -86,7 +91,7 @@ class PacketReader:
             raise ViolationError(
                 f"the broker sent a packet of kind {first:#04x} where {'no' if self._greeted else 'a'} greeting belongs"
             )
-        if first & 0xF0 == _PUBLISH:
+        if first & 0xF0 == PUBLISH:
             if first & 0x06 > 2:
                 raise ViolationError("the broker sent a message with QoS above 1, the highest that was subscribed with")
             shortest, longest = 3, self._most - head
@@ -114,6 +119,18 @@ class PacketReader:
             return Publication(topic, bytes(view[payload:end]), bool(first & _RETAIN), packet_id)
 
 
+def publication(topic: str, payload: bytes, packet_id: int) -> bytes:
+    """Return the PUBLISH of a message with QoS 1 (MQTT 3.1.1, section 3.3): below 256 MiB, its topic below 64 KiB."""
+    name = topic.encode()
+    body = b"%b%b%b%b" % (len(name).to_bytes(2), name, packet_id.to_bytes(2), payload)
+    head, rest = bytearray((PUBLISH | 0x02,)), len(body)
+    while rest > 0x7F:
+        head.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    head.append(rest)
+    return bytes(head) + body
+
+
 def acknowledgement(packet_id: int) -> bytes:
     """Return the PUBACK of a message."""
-    return bytes((_PUBACK, 2)) + packet_id.to_bytes(2)
+    return bytes((PUBACK, 2)) + packet_id.to_bytes(2)

@@ -31,7 +31,7 @@ from fleetcount_transport.admission.identity import Identity
 from fleetcount_transport.key_files import tls_context
 from fleetcount_transport.logs import log
 from fleetcount_transport.lost_reasons import broker_reason
-from fleetcount_transport.mqtt_connection import MqttConnection, Reconnecting
+from fleetcount_transport.mqtt_connection import MqttConnection
 
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.context import Context
@@ -40,6 +40,7 @@ from fleetcount_aggregator.host.health_observations import Dependency
 from fleetcount_aggregator.intake.device_service import DeviceService
 from fleetcount_aggregator.transport.mqtt_announcing import Announcing
 from fleetcount_aggregator.transport.mqtt_inbox import Arrival, Inbox
+from fleetcount_aggregator.transport.mqtt_retries import Reconnecting
 from fleetcount_aggregator.transport.mqtt_subscribing import Subscribing
 
 _KEEPALIVE_S: Final = 30
@@ -124,7 +125,6 @@ class MqttIntake:
             keepalive=_KEEPALIVE_S,
             timeout=_ACKNOWLEDGED_S,
             tls_context=self._tls,
-            max_inflight_messages=self._inflight,
         )
         return client, inbox
 

@@ -44,8 +44,6 @@ from fleetcount_transport.mqtt_connection import MqttConnection, MqttOnDemand
 from fleetcount_transport.mqtt_packets import Publication
 
 _LOG: Final = logging.getLogger(__name__)
-_UNACKNOWLEDGED: Final = 100
-"""Unacknowledged publications at most, far above the library's default of 20."""
 _KEEPALIVE_S: Final = 60
 _STRANGER: Final = UserName("unknown")
 """The sender's name of a report whose session this process did not open; an aggregator answers under any name."""
@@ -153,8 +151,7 @@ class SharedMqtt:
         """Publish messages, each on its device's topic, and wait for the answer to each, in order."""
         waiting = [table.expect(name) for name in messages]
         try:
-            for topic, payload in messages.values():
-                client.send(topic, payload)
+            client.send(list(messages.values()))
             async with asyncio.timeout(self._call_timeout_s):
                 return tuple(await asyncio.gather(*waiting))
         except aiomqtt.MqttError as error:
@@ -184,7 +181,6 @@ class SharedMqtt:
             clean_session=True,
             timeout=self._call_timeout_s,
             keepalive=_KEEPALIVE_S,
-            max_inflight_messages=_UNACKNOWLEDGED,
         )
 
     def _fail(self, error: aiomqtt.MqttError) -> None:
