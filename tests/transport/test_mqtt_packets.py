@@ -101,9 +101,10 @@ def test_nothing_comes_before_the_greeting(data: bytes) -> None:
 )
 def test_a_message_is_read_as_it_was_written_at_every_size_of_its_length(body: int, digits: int) -> None:
     topic, payload = "ä/b", bytes(body - 2 - 4 - 2)
-    written = publication(topic, payload, 65_534)
+    written, kept = (publication(topic, payload, 65_534, retain=retain) for retain in (False, True))
 
-    [_, read] = PacketReader(1 << 22).feed(GREETING + written)
+    [_, read, read_kept] = PacketReader(1 << 22).feed(GREETING + written + kept)
 
     assert (written[0], len(written)) == (0x32, 1 + digits + body)
     assert read == Publication(topic, payload, retain=False, packet_id=65_534)
+    assert read_kept == Publication(topic, payload, retain=True, packet_id=65_534)

@@ -100,7 +100,7 @@ class MqttConnection(aiomqtt.Client):
         self._client.loop_write()
         await self._leave()
 
-    def send(self, messages: Sequence[tuple[str, bytes]]) -> "asyncio.Future[None]":
+    def send(self, messages: Sequence[tuple[str, bytes]], *, retain: bool = False) -> "asyncio.Future[None]":
         """Publish topics and payloads in one write with QoS 1; what it returns is done when the last is acknowledged.
 
         Raises:
@@ -112,24 +112,24 @@ class MqttConnection(aiomqtt.Client):
             raise aiomqtt.MqttError(f"the broker leaves more than {_PACKET_IDS} messages unacknowledged")
         kept, packets = self._loop.create_future(), list[bytes]()
         for at, message in enumerate(messages, start=1):
-            # The library's ids: it takes one for a subscription, and for a message that it sends itself.
+            # The library's ids: it takes one for a subscription.
             while (packet_id := self._client._mid_generate()) in self._unkept:  # pyright: ignore[reportPrivateUsage]
                 pass
             self._unkept[packet_id] = kept if at == len(messages) else None
-            packets.append(publication(*message, packet_id))
+            packets.append(publication(*message, packet_id, retain=retain))
         if packets:
             self._client._packet_queue(PUBLISH, b"".join(packets), 0, 1)  # pyright: ignore[reportPrivateUsage]
         else:
             kept.set_result(None)
         return kept
 
-    async def publish_all(self, messages: Sequence[tuple[str, bytes]]) -> None:
+    async def publish_all(self, messages: Sequence[tuple[str, bytes]], *, retain: bool = False) -> None:
         """Send messages, in order, and wait until the broker has acknowledged the last.
 
         Raises:
             MqttError: as `send`, or the broker does not answer.
         """
-        await self._wait_for(self.send(messages), None)
+        await self._wait_for(self.send(messages, retain=retain), None)
 
     async def subscribe(self, *arguments: Any, **settings: Any) -> tuple[int, ...] | list[Any]:
         """Subscribe, with the library's arguments; return when the broker has granted every topic.

@@ -119,11 +119,11 @@ class PacketReader:
             return Publication(topic, bytes(view[payload:end]), bool(first & _RETAIN), packet_id)
 
 
-def publication(topic: str, payload: bytes, packet_id: int) -> bytes:
+def publication(topic: str, payload: bytes, packet_id: int, *, retain: bool) -> bytes:
     """Return the PUBLISH of a message with QoS 1 (MQTT 3.1.1, section 3.3): below 256 MiB, its topic below 64 KiB."""
     name = topic.encode()
     body = b"%b%b%b%b" % (len(name).to_bytes(2), name, packet_id.to_bytes(2), payload)
-    head, rest = bytearray((PUBLISH | 0x02,)), len(body)
+    head, rest = bytearray((PUBLISH | 0x02 | (_RETAIN if retain else 0),)), len(body)
     while rest > 0x7F:
         head.append(rest & 0x7F | 0x80)
         rest >>= 7

@@ -88,7 +88,7 @@ class Announcing:
 
     async def _keep(self, topic: str, payload: bytes) -> None:
         """Have the broker keep a message, or, empty, keep it no more."""
-        await self._client.publish(topic, payload, qos=1, retain=True)
+        await self._client.publish_all([(topic, payload)], retain=True)
 
     async def _publish(self, outcomes: Iterable[tuple[WindowId, int]]) -> None:
         """Keep the outcomes of windows that have not expired as retained messages."""

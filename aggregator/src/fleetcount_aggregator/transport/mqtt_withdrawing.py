@@ -42,7 +42,7 @@ class Withdrawing:
         )
         try:
             async with connection as client:
-                await client.publish(release_topic(*self._place, window_id), b"", qos=1, retain=True)
+                await client.publish_all([(release_topic(*self._place, window_id), b"")], retain=True)
         except aiomqtt.MqttError:
             return False
         return True
