@@ -212,8 +212,9 @@ class GrpcTable:
 class MqttTable:
     """[mqtt]: the broker; plaintext only on loopback addresses unless `insecure`.
 
-    `inflight` bounds the messages in one group, and the answers without acknowledgement: a default mosquitto delivers
-    20 at once. `slots` connections share the devices; each process of an aggregator over PostgreSQL has some of them.
+    `inflight` bounds the messages in one group; the answers of a few groups wait for their acknowledgement. A default
+    mosquitto delivers 20 at once. `slots` connections share the devices; each process of an aggregator over PostgreSQL
+    has some of them.
     """
 
     broker: str = setting(Table.endpoint)
