@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -115,11 +115,11 @@ def test_every_window_asks_the_same_vehicles_in_the_same_order() -> None:
     assert len(set(first)) == 4
 
 
-def start(output: Path, *arguments: str) -> "subprocess.Popen[str]":
+def start(output: Path, *arguments: str, program: Sequence[str] = ("-m", "fleetcount")) -> "subprocess.Popen[str]":
     """Start a demo whose temporary directory lies in a folder of this test, so that what is left over is seen."""
     (output.parent / "tmp").mkdir()
     return subprocess.Popen(
-        [sys.executable, "-m", "fleetcount", "demo", "--output", str(output), *arguments],
+        [sys.executable, *program, "demo", "--output", str(output), *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

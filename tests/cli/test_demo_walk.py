@@ -272,18 +272,29 @@ def test_a_small_fleet_walks_to_its_busy_places(tmp_path: Path, fleetcount: Call
     assert not processes_of(tmp_path)
 
 
+NOTHING_FALSE = """
+from fractions import Fraction
+from fleetcount import __main__
+from fleetcount.show import demo_question
+demo_question.FALSE_PLACES = Fraction(1, 10**12)
+__main__.main()
+"""
+"""The command with a threshold that noise alone passes in one of 10^12 steps, not in one of twenty."""
+
+
 @pytest.mark.processes
 @pytest.mark.nightly
 @pytest.mark.timeout(400)
 def test_a_walk_that_finds_nothing_ends_with_its_first_step_and_waits_for_no_other(tmp_path: Path) -> None:
-    """Thirty vehicles are fewer than the threshold after sampling and noise, nearly always."""
-    process = start(tmp_path / "out", "--drill-down", "--vehicles", "30", "--transport", "grpc")
+    """The twelve of thirty vehicles in one square have an estimate of thirty once in 10^9."""
+    asked = ("--drill-down", "--vehicles", "30", "--transport", "grpc", "--mode", "direct", "--epsilon", "10")
+    process = start(tmp_path / "out", *asked, program=("-c", NOTHING_FALSE))
     out, err = process.communicate(timeout=300)
     ended = time.time()
 
     assert process.returncode == 0, err
     said = " ".join(out.split())
-    assert "the walk ended there: no square reached the threshold of 23: the largest estimate is" in said
+    assert "the walk ended there: no square reached the threshold of 30: the largest estimate is" in said
     assert "no answer before the windows closed" not in said
     last = re.search(r"windows, one every \d+ s, from \S+ to (\S+Z)", said)
     assert last is not None

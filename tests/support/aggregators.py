@@ -106,6 +106,8 @@ class Seat:
     at_rest_key: bytes = field(default_factory=partial(os.urandom, 32))
     successions: tuple[SignedSuccession, ...] = ()
     core: Core | None = None
+    failpoint: str = ""
+    """The one that it was started with, and must have reached once it is stopped."""
     url: str | None = None
     """Of a PostgreSQL database that has its rows."""
     opened: list[Store] = field(default_factory=list[Store])
@@ -220,7 +222,7 @@ class Network:
             context.host.moments.begin(await context.store.read(read_latest_time), context.peers)
             context.peers.greetings.restored = self.restored
             await context.peers.greetings.begin(seat.signing_key, context.host.source)
-        seat.core = Core.of(context)
+        seat.core, seat.failpoint = Core.of(context), failpoint
         return seat.core
 
     async def start_all(self) -> None:
@@ -233,7 +235,9 @@ class Network:
         seat = self.seats[position]
         if seat.core is not None:
             core, seat.core = seat.core, None
+            reached = core.context.host.failpoints.tripped or not seat.failpoint
             await core.context.store.close()
+            assert reached, f"{seat.aggregator_id} never came to {seat.failpoint}"
 
     async def stop_all(self) -> None:
         """Take every aggregator down."""

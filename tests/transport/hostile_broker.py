@@ -9,9 +9,10 @@ import contextlib
 import json
 import resource
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from fleetcount_aggregator.config import MqttTable
 from fleetcount_aggregator.transport.mqtt_intake import MqttIntake
@@ -103,6 +104,13 @@ ATTACKS: dict[str, Callable[[], Iterator[bytes]]] = {
     one.__name__: one for one in (huge, twice_acknowledged, queued, kept, small, acknowledgements, greetings)
 }
 
+TOLD = {
+    "huge": r"a packet of kind 0x32 with 250000000 bytes, allowed: 3 to 2101243",
+    "twice_acknowledged": "QoS above 1",
+    "greetings": "no greeting belongs",
+}
+"""What ends the connection; the other attacks are endured."""
+
 
 class HostileBroker:
     """Greets who connects, waits for its first packet behind that, and attacks; reads nothing any more."""
@@ -146,8 +154,9 @@ class Memory:
         return int(row.split()[1]) * 1024
 
 
-async def device(port: int) -> list[str]:
+async def device(port: int, leaves: bool) -> list[str]:
     """Ask for questions as a device does, again; return what came of it."""
+    del leaves
     transport = MqttTransport(deployment="test", broker=f"127.0.0.1:{port}", user=lambda: CAR, call_timeout_s=_TRY_S)
     told: list[str] = []
     for _ in range(2):
@@ -159,15 +168,24 @@ async def device(port: int) -> list[str]:
     return told
 
 
-async def aggregator(port: int) -> list[str]:
-    """Take messages as an aggregator does whose disk never answers, so that everything waits; return why it left."""
+async def aggregator(port: int, leaves: bool) -> list[str]:
+    """Take messages as an aggregator does whose disk never answers, so that everything waits; return why it left.
+
+    One that leaves is waited for until it has left twice, the others are given some seconds to take too much.
+    """
     core = (await _network()).core(0)
     intake = MqttIntake(core.context, core.service, MqttTable(broker=f"127.0.0.1:{port}", inflight=1_000))
     with capture_logs() as logs:
         running = asyncio.create_task(intake.run())
         await asyncio.sleep(2 * _TRY_S)
+        while leaves and len(_reasons(logs)) < 2:
+            await asyncio.sleep(0.05)
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+    return _reasons(logs)
+
+
+def _reasons(logs: Sequence[Mapping[str, Any]]) -> list[str]:
     return [why for one in logs if one["event"] == "mqtt_disconnected" for why in one["reasons"]]
 
 
@@ -185,9 +203,9 @@ async def _network() -> Network:
 
 
 async def _main(party: str, ports: Sequence[str]) -> None:
-    for port in ports:
+    for attack, port in zip(ATTACKS, ports, strict=True):
         memory = Memory()
-        told = await {"device": device, "aggregator": aggregator}[party](int(port))
+        told = await {"device": device, "aggregator": aggregator}[party](int(port), attack in TOLD)
         print(json.dumps({"grown": memory.grown(), "told": told}), flush=True)
 
 

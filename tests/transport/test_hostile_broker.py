@@ -11,14 +11,7 @@ from fleetcount_transport.mqtt_connection import MqttConnection
 from fleetcount_transport.mqtt_packets import Publication, ViolationError
 
 from tests.support.listening import listening
-from tests.transport.hostile_broker import ATTACKS, MIB, HostileBroker
-
-TOLD = {
-    "huge": r"a packet of kind 0x32 with 250000000 bytes, allowed: 3 to 2101243",
-    "twice_acknowledged": "QoS above 1",
-    "greetings": "no greeting belongs",
-}
-"""What ends the connection; the other attacks are endured."""
+from tests.transport.hostile_broker import ATTACKS, MIB, TOLD, HostileBroker
 
 
 @pytest.mark.nightly

@@ -166,3 +166,4 @@ async def test_a_set_smaller_than_the_helpers_crosses_by_its_leaves_and_the_name
     if crash:
         assert ("beta", b"", SetAgreed) in said, "what was stored before the crash is the answer to the leaves alone"
     assert kept != denied
+    await network.stop_all()

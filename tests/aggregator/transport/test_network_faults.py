@@ -170,6 +170,7 @@ async def test_a_helper_that_has_signed_waits_for_the_outcome_until_the_window_e
 
     assert waiting == [(WindowState.RELEASING, "")]
     assert await states(network, window) == [(WindowState.ABORTED, "outcome_unknown")]
+    await network.stop_all()
 
 
 async def test_a_record_that_could_not_be_delivered_is_delivered_later() -> None:
@@ -186,6 +187,7 @@ async def test_a_record_that_could_not_be_delivered_is_delivered_later() -> None
     await network.look_after_all()
 
     assert await states(network, window) == [(WindowState.RELEASED, "")] * 2
+    await network.stop_all()
 
 
 async def test_too_few_reports_are_a_public_abort_and_no_noise_is_drawn() -> None:

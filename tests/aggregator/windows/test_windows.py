@@ -133,7 +133,6 @@ async def test_a_crash_while_a_window_is_made_leaves_it_made_once(tmp_path: Path
     await network.start_crashed()
     await network.look_after_all()
 
-    assert not network.core(0).context.host.failpoints.armed
     assert await network.decided(question) == await network.decided(question, 1) == ["window"]
     assert list(await network.core(0).context.store.read(read_active)) == [window_at(question, 0).window_id]
     await network.stop_all()

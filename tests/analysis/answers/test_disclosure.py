@@ -31,14 +31,15 @@ def mass(noise: NoiseLaw, seen: int, count: int, terms: int) -> float:
     return float(np.exp(noise_sum(Fraction(1, 2), terms).log_mass(np.array([seen - count])))[0])
 
 
-@pytest.mark.parametrize("opened", [None, 20, 33])
-@pytest.mark.parametrize("noise", [HALF, UP, OneSidedNoise(Fraction(1, 2), "down")])
+@pytest.mark.parametrize(
+    ("noise", "opened"),
+    # One-sided counts have no total.
+    [(HALF, None), (HALF, 20), (HALF, 33), (UP, None), (OneSidedNoise(Fraction(1, 2), "down"), None)],
+)
 def test_the_posterior_is_bayes_rule_over_the_largest_cell_the_others_and_their_total(
     noise: NoiseLaw, opened: int | None
 ) -> None:
     """Three cells, two aggregators: a share with a mean of 1/3 and the weight of two devices."""
-    if opened is not None and isinstance(noise, OneSidedNoise):
-        return  # One-sided counts have no total.
     a, b = 2 / 3, 4 / 3
     total = wanted = 0.0
     others = [mass(noise, 5, count, 4) for count in range(120)]

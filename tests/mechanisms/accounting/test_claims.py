@@ -139,7 +139,8 @@ def test_direct_answers_lose_no_more_than_is_printed_and_not_much_less(seed: int
         assert truth <= float(delta) + SLACK
         if isinstance(noise, TwoSidedNoise) and epsilon > 0:
             assert truth == pytest.approx(float(delta), rel=1e-6)
-        assert moves_divergence([((noise, 1),)], 4) >= 0
+        one, other = (moved(noise, 80, (count,)) for count in (1, 0))
+        assert moves_divergence([((noise, 1),)], 4) == pytest.approx(divergence(one, other, 4), rel=1e-3)
 
 
 @pytest.mark.parametrize("seed", seeds(5))

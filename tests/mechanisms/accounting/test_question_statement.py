@@ -35,6 +35,7 @@ DAYS = (24,) * 30
 HOURLY = ScheduleShape(units=(1,) * 720, days=DAYS)
 DAILY = ScheduleShape(units=DAYS, days=DAYS)
 DIE = SamplingDie.uniform(Fraction(1, 4), 5)
+TOSSED = SamplingDie.uniform(Fraction(1, 4), 40)
 MONTH = GaussianNoise(Fraction("25.692") ** 2)
 READERS = ("public_and_broker", "one_aggregator", "all_but_one_aggregators")
 
@@ -194,14 +195,18 @@ def test_delta_is_needed() -> None:
         question_views(design(Truth(1), MONTH), HOURLY, Fraction(0))
 
 
-@pytest.mark.parametrize("answer", [Truth(40), SamplingDie.uniform(Fraction(1, 4), 40)])
 @pytest.mark.parametrize("noise", [GaussianNoise(Fraction(267)), TwoSidedNoise(Fraction(1, 8))])
-@pytest.mark.parametrize("units", [(1,) * 12, (4, 4, 4), pytest.param((6, 6), marks=pytest.mark.nightly), (12,)])
+@pytest.mark.parametrize(
+    ("answer", "units"),
+    [
+        (Truth(40), (1,) * 12),  # Without a coin every window is a unit of its own.
+        *((TOSSED, units) for units in ((1,) * 12, (4, 4, 4), (12,))),
+        pytest.param(TOSSED, (6, 6), marks=pytest.mark.nightly),
+    ],
+)
 def test_one_truth_told_at_every_level_of_a_walk_is_stated_as_so_many_answers(
     answer: AnswerLaw, noise: NoiseLaw, units: tuple[int, ...]
 ) -> None:
-    if isinstance(answer, Truth) and units != (1,) * 12:
-        return  # Without a coin every window is a unit of its own.
     asked = design(answer, noise)
     plain = ScheduleShape(units=units, days=(4, 4, 4))
     walks = ScheduleShape(units=units, days=(4, 4, 4), levels=4)

@@ -55,13 +55,14 @@ OFTEN = {"interval_s": 20, "step_s": 10}
 
 def driven(folder: Path, question: dict[str, Any], **keys: Any) -> Population:
     before = sorted(folder.iterdir())
-    left = sorted(Path(tempfile.gettempdir()).glob("fleetcount-sumo-*"))
-
-    population = build({"kind": "sumo"} | OFTEN | keys, question, 1, folder)
-
-    assert sorted(folder.iterdir()) == before
-    assert sorted(Path(tempfile.gettempdir()).glob("fleetcount-sumo-*")) == left
-    return population
+    # In the folder that all tests share others have SUMO's files meanwhile.
+    with tempfile.TemporaryDirectory() as own, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(tempfile, "tempdir", own)
+        try:
+            return build({"kind": "sumo"} | OFTEN | keys, question, 1, folder)
+        finally:
+            assert not list(Path(own).iterdir())
+            assert sorted(folder.iterdir()) == before
 
 
 def histograms(population: Population) -> list[dict[str, int]]:
