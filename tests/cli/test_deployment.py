@@ -1,5 +1,6 @@
 """A test deployment and a question on its way through it: modes, names, signatures; what does not fit is refused."""
 
+import json
 import os
 import re
 import subprocess
@@ -89,6 +90,17 @@ def test_a_device_s_status_says_when_its_certificate_ends_and_what_is_wrong_with
     assert "364 days left" in said[0]
     assert "no command is set: put it at device.crt.new" in said[0]
     assert "not taken: device.crt.new is for another key than the device's" in said[1]
+
+
+@pytest.mark.parametrize(("days", "said"), [(-1, "begins"), (366, "ended")])
+def test_a_device_s_status_says_that_its_certificate_is_not_valid(
+    fleetcount: Callable, deployed: Path, monkeypatch: pytest.MonkeyPatch, days: int, said: str
+) -> None:
+    now, status = time.time() + days * 86_400, ("device", "status", "--config", "dep/devices/0001/device.toml")
+    monkeypatch.setattr(time, "time", lambda: now)
+
+    assert f"\nanswers nothing: its certificate {said} 20" in fleetcount(*status).out
+    assert json.loads(fleetcount(*status, "--json").out)["valid"] is False
 
 
 def test_an_existing_deployment_is_never_overwritten(fleetcount: Callable, deployed: Path) -> None:
