@@ -12,6 +12,7 @@ import click
 from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import split_endpoint
+from fleetcount_protocol.window.signal import check_signal
 from fleetcount_transport.toml_writing import toml_text
 
 from fleetcount.command.base import StrictCommand
@@ -21,8 +22,7 @@ from fleetcount.keys.party_files import device_toml
 from fleetcount.keys.requests import DESCRIPTORS, MIN_BATCH, OUTPUT, begin_party, check_file_name, say_made
 
 _DAY_S: Final = 86_400
-_PERIOD_DAYS: Final = 30
-"""The period of the budget, for which a new ledger waits."""
+_PERIOD_DAYS: Final = 30  # Of the budget, for which a new ledger waits.
 
 
 @click.command("new", cls=StrictCommand)
@@ -88,7 +88,7 @@ def _device_toml(request: _New, operators: Sequence[tuple[Path, Descriptor, Oper
     signals = dict[str, str]()
     for path, file in map(_signal, request.signals):
         if path in signals:
-            raise UsageError(f"--signal gives {path[:60]!r} twice; allowed: one file each")
+            raise UsageError(f"--signal gives {path!r} twice; allowed: once")
         signals[path] = file
     names = ", ".join(map(toml_text, signals))
     policy = {
@@ -143,6 +143,7 @@ def _mqtt(request: _New, brokers: set[str]) -> tuple[str, dict[str, str]]:
 
 def _signal(text: str) -> tuple[str, str]:
     path, _, file = text.partition("=")
-    if not path or not file:
-        raise UsageError(f"--signal is {text[:60]!r}; it must be PATH=FILE, like Vehicle.Speed=speed.txt")
+    if not file:
+        raise UsageError(f"--signal is {text[:60]!r}; allowed: PATH=FILE, like Vehicle.Speed=speed.txt")
+    check_signal(path)
     return path, file
