@@ -44,6 +44,14 @@ async def test_a_device_says_whom_it_reached_and_what_it_does_next(tmp_path: Pat
     assert "'B'" not in repr(seen)
 
 
+def test_each_reason_for_which_nobody_answers_is_told_once() -> None:
+    contacts = Contacts(ManualTimer(START))
+    for party, trouble in (("alpha", "b: refused"), ("beta", "a: refused"), (LISTS, "b: refused; a: refused")):
+        contacts.note(party, trouble)
+
+    assert contacts.troubles() == "a: refused; b: refused"
+
+
 async def test_silence_has_its_reason(tmp_path: Path) -> None:
     world = Deployment()
     cut = world.device(tmp_path / "cut.db", Cut({}))
