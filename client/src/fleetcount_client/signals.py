@@ -255,13 +255,14 @@ def signal_of(value: object) -> Signal | frozenset[str]:
         return value
     if isinstance(value, list):
         parts = cast("list[str]", value)
-        return frozenset(parts) if all(isinstance(part, str) for part in parts) else _position(parts)
+        return frozenset(parts) if all(isinstance(part, str) for part in parts) else position_of(parts)
     if isinstance(value, int | Decimal):
         return value if exact(value) is not None else None
     raise SignalFault(f"it is {Kind.OTHER.value}")
 
 
-def _position(parts: Sequence[object]) -> Signal:
+def position_of(parts: Sequence[object]) -> Signal:
+    """Return a position; None where a number of it is missing. Raises SignalFault for what is none."""
     if len(parts) == 2 and None in parts:
         return None
     if len(parts) != 2 or None in map(exact, parts):
