@@ -133,7 +133,7 @@ def _aggregator_files(config: AggregatorConfig) -> list[Finding]:
             if peer.ca_file is not None
         ),
         guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
-        guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
+        guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, tls.certificate_file, now)),
         guarded("clock", lambda: check_clock(now, [tls.certificate_file])),
         check_modes(private, [config.aggregator.question_directory]),
         guarded("question directory", lambda: _question_directory(config)),
@@ -336,7 +336,7 @@ async def _relay(path: Path) -> list[Finding]:
         guarded("certificate", chain),
         guarded("authority of aggregators", lambda: check_authority(tls.aggregator_ca_file, now)),
         guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
-        guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
+        guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, certificate, now)),
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key], []),
         # That port takes certificates of devices alone, not this one.
