@@ -1,5 +1,6 @@
 """A test deployment and a question on its way through it: modes, names, signatures; what does not fit is refused."""
 
+import json
 import os
 import re
 import subprocess
@@ -25,7 +26,12 @@ from fleetcount_aggregator.host.keys import Validity, load_store_key
 from fleetcount_client.assembly import trust_of
 from fleetcount_client.config import load_settings
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of
-from fleetcount_protocol.channel.certificates import CertificateAuthority, load_certificate, load_private_key
+from fleetcount_protocol.channel.certificates import (
+    CertificateAuthority,
+    key_digest,
+    load_certificate,
+    load_private_key,
+)
 from fleetcount_protocol.channel.deny_list import sign_deny_list
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.window.fields import Mode, ReleaseKind
@@ -89,6 +95,17 @@ def test_a_device_s_status_says_when_its_certificate_ends_and_what_is_wrong_with
     assert "364 days left" in said[0]
     assert "no command is set: put it at device.crt.new" in said[0]
     assert "not taken: device.crt.new is for another key than the device's" in said[1]
+
+
+@pytest.mark.parametrize(("days", "said"), [(-1, "begins"), (366, "ended")])
+def test_a_device_s_status_says_that_its_certificate_is_not_valid(
+    fleetcount: Callable, deployed: Path, monkeypatch: pytest.MonkeyPatch, days: int, said: str
+) -> None:
+    now, status = time.time() + days * 86_400, ("device", "status", "--config", "dep/devices/0001/device.toml")
+    monkeypatch.setattr(time, "time", lambda: now)
+
+    assert f"\nanswers nothing: its certificate {said} 20" in fleetcount(*status).out
+    assert json.loads(fleetcount(*status, "--json").out)["valid"] is False
 
 
 def test_an_existing_deployment_is_never_overwritten(fleetcount: Callable, deployed: Path) -> None:
@@ -385,6 +402,17 @@ def examined(fleetcount: Callable, config: Path) -> dict[str, str]:
     return {line.split(":")[0].split(None, 1)[1]: line for line in ran.out.splitlines()}
 
 
+def deny(deployed: Path, config: Path, key: Digest, issued: int, expires: int) -> None:
+    """Give an aggregator a deny list of one key, signed and ending so many days from now."""
+    authority, now = deployed / "dep" / "ca" / "devices.crt", int(time.time())
+    signer = CertificateAuthority(
+        certificate=load_certificate(authority), private_key=load_private_key(authority.with_suffix(".key"))
+    )
+    moments = {"issued_at": now + issued * 86_400, "expires": now + expires * 86_400}
+    (config.parent / "deny-list").write_bytes(sign_deny_list(signer, [key], number=7, **moments).encode())
+    config.write_text(config.read_text().replace("\n[grpc]\n", 'deny_list_file = "deny-list"\n\n[grpc]\n'))
+
+
 @pytest.mark.parametrize(
     ("issued", "expires", "said"),
     [
@@ -399,18 +427,19 @@ def test_doctor_knows_how_old_the_deny_list_is(
 ) -> None:
     config = deployed / "dep" / "alpha" / "aggregator.toml"
     if issued is not None and expires is not None:
-        authority = CertificateAuthority(
-            certificate=load_certificate(deployed / "dep" / "ca" / "devices.crt"),
-            private_key=load_private_key(deployed / "dep" / "ca" / "devices.key"),
-        )
-        now = int(time.time())
-        signed = sign_deny_list(
-            authority, [Digest(bytes(32))], number=7, issued_at=now + issued * 86_400, expires=now + expires * 86_400
-        )
-        (config.parent / "deny-list").write_bytes(signed.encode())
-        config.write_text(config.read_text().replace("\n[grpc]\n", 'deny_list_file = "deny-list"\n\n[grpc]\n'))
+        deny(deployed, config, Digest(bytes(32)), issued, expires)
 
     assert examined(fleetcount, config)["deny list"] == said
+
+
+def test_doctor_finds_an_aggregator_on_its_own_deny_list(fleetcount: Callable, deployed: Path) -> None:
+    config = deployed / "dep" / "alpha" / "aggregator.toml"
+    deny(deployed, config, key_digest(load_certificate(config.parent / "keys" / "aggregator.crt")), 0, 1)
+
+    found = examined(fleetcount, config)["deny list"]
+
+    assert found.startswith("FAILED")
+    assert "the key of aggregator.crt is denied" in found
 
 
 def test_doctor_knows_whose_a_certificate_is(fleetcount: Callable, deployed: Path) -> None:

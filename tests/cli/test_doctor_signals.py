@@ -102,7 +102,7 @@ def test_a_question_on_offer_that_is_over_by_this_clock_says_that_the_clock_is_o
     offer = WORLD.offer(QUESTIONS[0])
     end = QUESTIONS[0].schedule.end
 
-    fine, ahead = judge_offers([offer], end + 300), judge_offers([offer], end + 3600)
+    fine, ahead = (judge_offers([offer], end + late_s, WORLD.trust()) for late_s in (300, 3600))
 
     assert (fine.severity, fine.text) == ("ok", "1 questions on offer")
     assert ahead.severity == "FAILED"
@@ -110,6 +110,17 @@ def test_a_question_on_offer_that_is_over_by_this_clock_says_that_the_clock_is_o
         "'fast' is on offer, and by this clock it was over about 60 min ago: this clock is ahead, or the aggregators"
         " have stopped"
     )
+
+
+def test_doctor_of_a_device_says_which_questions_it_does_not_take_from_strangers() -> None:
+    strangers = Deployment()
+    offers = [strangers.offer(QUESTIONS[1]), WORLD.offer(QUESTIONS[0])]
+
+    some, none = (judge_offers(offers[:count], QUESTIONS[0].schedule.end, WORLD.trust()) for count in (2, 1))
+
+    assert (some.severity, none.severity) == ("note", "FAILED")
+    assert none.text.startswith("1 of 1 questions on offer are not taken, 'worn': ")
+    assert "signature of alpha" in none.text
 
 
 def test_doctor_of_a_device_names_the_aggregator_that_does_not_answer_where_another_does(

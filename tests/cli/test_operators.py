@@ -467,11 +467,13 @@ def test_a_folder_of_a_party_is_made_once(joined: Path, fleetcount: Callable) ->
     other = fleetcount("device", "new", "car", "--relay", "r.example:7431", *BOTH)
     one = fleetcount("device", "new", "other", ALPHA)
     twice = fleetcount("device", "new", "other", "--signal", "Vehicle.Speed=a", "--signal", "Vehicle.Speed=b", *BOTH)
+    odd = fleetcount("device", "new", "other", "--signal", "Vehicle Speed=a", *BOTH)
 
     assert (again.code, "nothing was changed" in again.out) == (0, True)
     assert (other.code, "says something else; nothing was changed" in other.err) == (2, True)
     assert (one.code, "a question needs two or more" in one.err) == (2, True)
-    assert (twice.code, "--signal gives 'Vehicle.Speed' twice; allowed: one file each" in twice.err) == (2, True)
+    assert (twice.code, "--signal gives 'Vehicle.Speed' twice; allowed: once" in twice.err) == (2, True)
+    assert (odd.code, "signal is 'Vehicle Speed', allowed: " in odd.err) == (2, True)
     assert tree(joined) == before
 
 

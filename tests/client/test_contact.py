@@ -5,6 +5,7 @@ import logging
 from pathlib import Path
 
 import pytest
+from fleetcount_client.charges import utc_text
 from fleetcount_client.contact import SILENT_AFTER_S, Contacts
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.timer import ManualTimer
@@ -43,6 +44,14 @@ async def test_a_device_says_whom_it_reached_and_what_it_does_next(tmp_path: Pat
     assert "'B'" not in repr(seen)
 
 
+def test_each_reason_for_which_nobody_answers_is_told_once() -> None:
+    contacts = Contacts(ManualTimer(START))
+    for party, trouble in (("alpha", "b: refused"), ("beta", "a: refused"), (LISTS, "b: refused; a: refused")):
+        contacts.note(party, trouble)
+
+    assert contacts.troubles() == "a: refused; b: refused"
+
+
 async def test_silence_has_its_reason(tmp_path: Path) -> None:
     world = Deployment()
     cut = world.device(tmp_path / "cut.db", Cut({}))
@@ -64,6 +73,17 @@ async def test_silence_has_its_reason(tmp_path: Path) -> None:
     assert "ledger" in waiting.status().why_silent
     assert "speeds was refused: the window asks for" in refusing.status().why_silent
     assert restarted.status().why_silent == refusing.status().why_silent
+
+
+async def test_a_certificate_that_has_ended_is_why_a_device_is_silent(tmp_path: Path) -> None:
+    world = Deployment()
+    device = world.device(tmp_path / "device.db", world.transport(), policy=open_policy(fresh_ledger_wait_s=10**8))
+    ends = device._identity.certificate.not_valid_after_utc.timestamp()
+
+    world.timer.advance(ends - world.timer.now())
+    assert "a new ledger answers nothing" in device.status().why_silent
+    world.timer.advance(1)
+    assert device.status().why_silent == f"its certificate ended {utc_text(ends)}"
 
 
 async def test_a_waiting_window_is_named_with_its_time(tmp_path: Path) -> None:

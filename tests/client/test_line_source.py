@@ -104,6 +104,12 @@ async def test_two_members_are_a_position(tmp_path: Path) -> None:
     assert await read(tmp_path / "can.jsonl", "x", "y") == (1, Decimal("2.5"))
 
 
+async def test_two_texts_are_no_position(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text('{"x": "B", "y": "B"}\n')
+
+    assert "a position is two numbers" in (await said(tmp_path / "a", "x", "y")).fault
+
+
 @pytest.mark.parametrize("moment", ['"now"', '"1970-01-12T13:46:40"', "true", "1e999", "1000000000000", "[1]"])
 async def test_a_time_that_is_no_moment_is_a_fault(tmp_path: Path, moment: str) -> None:
     (tmp_path / "can.jsonl").write_text(f'{{"t": {moment}, "v": 2}}\n')
@@ -153,7 +159,8 @@ async def speaker(said: bytes, path: Path | None = None) -> AsyncIterator[str]:
 
 
 async def test_the_first_line_of_a_socket_that_speaks_of_the_signal_counts(tmp_path: Path) -> None:
-    said = b'{"Vehicle.Range": 3}\n{"Vehicle.Speed": 61}\n{"Vehicle.Speed": 62}\n'
+    long = b'{"Vehicle.Speed": 60, "x": "' + b"y" * 4096 + b'"}\n'
+    said = long + b'{"Vehicle.Range": 3}\n{"Vehicle.Speed": 61}\n{"Vehicle.Speed": 62}\n'
     async with speaker(said) as by_port, speaker(said, tmp_path / "s") as by_path:
         assert [await read(by_port), await read(by_path)] == [61, 61]
 

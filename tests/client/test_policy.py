@@ -189,6 +189,7 @@ def test_an_exact_release_and_direct_mode_are_answered_when_the_owner_says_so() 
         {"smallest_min_batch_size": 1},
         {"budget_period_s": 10},
         {"fresh_ledger_wait_s": -1},
+        {"signals": "Vehicle.Speed"},
     ],
 )
 def test_a_limit_outside_its_range_is_refused(changes: dict[str, object]) -> None:

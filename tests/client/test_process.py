@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from fleetcount.run.device import time_text
+from fleetcount_client.charges import utc_text
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.spool_rows import Phase
 from fleetcount_client.timer import SystemTimer
@@ -194,7 +194,7 @@ async def test_a_pipe_and_a_device_file_are_answered_as_none_and_said(tmp_path: 
         lives = await asyncio.gather(*(command(config, "run", "--once") for config in configs))
 
     assert [(code, "delivered" in out) for code, out, _ in lives] == [(0, True)] * 2, lives
-    assert all(f"the last closes at {time_text(window.round_two_closes)}" in err for _, _, err in lives), lives
+    assert all(f"the last closes at {utc_text(window.round_two_closes)}" in err for _, _, err in lives), lives
     for report_id in world.report_ids(window, 2):
         words = world.decoded(window, report_id)
         assert words[4:].index(1) in (words[:4].index(1), 0)
@@ -212,7 +212,7 @@ async def test_who_answers_once_says_first_what_it_waits_for_and_until_when(tmp_
         process.send_signal(signal.SIGTERM)
         code, out, rest = await ended(process)
 
-    opens, closes = map(time_text, (window.round_one_opens, window.round_two_closes))
+    opens, closes = map(utc_text, (window.round_one_opens, window.round_two_closes))
     assert f"'which brand': window 0 of 1 opens at {opens}; waits until the last closes at {closes}" in said
     assert (code, out, rest) == (0, "", "")
 

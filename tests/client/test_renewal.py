@@ -89,7 +89,7 @@ BAD: dict[str, tuple[Callable[[CertificateAuthority, ec.EllipticCurvePrivateKey]
     ),
     "a reader's": (lambda authority, key: certified(authority, key, 3, purpose=Purpose.READER), "purpose reader"),
     "no longer": (lambda authority, key: certified(authority, key, 1), "ends no later"),
-    "not yet": (lambda authority, key: certified(authority, key, 3, starts=NOW + DAY), "is not valid now"),
+    "not yet": (lambda authority, key: certified(authority, key, 3, starts=NOW + DAY), "its certificate begins 20"),
 }
 
 

@@ -12,6 +12,7 @@ import pytest
 from fleetcount_client.answering import draw_two_round, round_one_parts, round_two_parts
 from fleetcount_client.contact import OutcomeKind
 from fleetcount_client.memory_transport import MemoryTransport
+from fleetcount_client.private_places import Circle, PrivatePlaces, PrivateSignal
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_protocol.channel.chain import WindowKey, next_key, window_key
@@ -24,7 +25,7 @@ from fleetcount_protocol.window.fields import UploadStyle
 from fleetcount_protocol.window.window import Window
 
 from tests.attack.suite import FIGURE
-from tests.client.deployment import Deployment, open_policy
+from tests.client.deployment import SIGNAL, Deployment, open_policy
 from tests.support.protocol_samples import session_secret
 
 DEVICE = Digest(bytes(32))
@@ -69,6 +70,15 @@ async def test_a_whole_answer_leaves_no_trace_of_the_truth_at_debug_level(
         for session in sessions:
             assert session.secret.hex() not in text
             assert repr(session.secret) not in text
+
+
+def test_what_an_owner_keeps_private_does_not_show_itself() -> None:
+    home = Circle(x=Fraction(686200), y=Fraction(4929100), radius=Fraction(300))
+
+    shown = repr(PrivatePlaces({SIGNAL: PrivateSignal(areas=(home,), values=frozenset({686200}))}))
+
+    assert SIGNAL in shown
+    assert "686200" not in shown
 
 
 def test_neither_coins_nor_parts_show_themselves() -> None:

@@ -54,12 +54,16 @@ BOOLEAN, INTEGER, DECIMAL, TEXT = SignalType.BOOLEAN, SignalType.INTEGER, Signal
         (True, TEXT, "true"),
         ("B", TEXT, "B"),
         (3.5, TEXT, None),
+        (Decimal("1e4999"), TEXT, None),
+        (frozenset({"B"}), TEXT, frozenset({"B"})),
+        (frozenset({"63"}), INTEGER, None),
+        ((1.0, 2.0), DECIMAL, None),
     ],
 )
 def test_a_reading_is_of_the_type_that_its_owner_says_or_at_fault(
-    said: str | float, wanted: SignalType, value: object
+    said: object, wanted: SignalType, value: object
 ) -> None:
-    reading = Shape(type=wanted).read(Reading(value=said))
+    reading = Shape(type=wanted).read(Reading(value=said))  # type: ignore[arg-type]
 
     assert reading.value == value
     assert (f"not of type {wanted.value}" in reading.fault) is (value is None)
@@ -86,6 +90,26 @@ def test_factor_offset_precision_and_range_are_exact(said: object, shape: Shape,
 
     assert (reading.value, reading.fault) == (value, "")
     assert ("not within valid" in reading.why_none) is (value is None)
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [
+        Shape(factor=Fraction("0.001")),
+        Shape(offset=Fraction(5)),
+        Shape(precision=Fraction(10)),
+        Shape(valid=(Fraction(0), Fraction(9))),
+    ],
+)
+def test_what_is_said_of_a_number_is_no_position_to_be_passed_on(shape: Shape) -> None:
+    reading = shape.read(Reading(value=(1.0, 2.0)))
+
+    assert (reading.value, "it is a position" in reading.fault) == (None, True)
+
+
+def test_a_shape_whose_every_reading_is_the_offset_is_none() -> None:
+    with pytest.raises(ConfigError, match=r"factor does not fit; allowed is a number other than 0"):
+        Shape(factor=Fraction(0), offset=Fraction(5))
 
 
 @pytest.mark.parametrize(
@@ -277,6 +301,7 @@ async def test_several_files_or_members_are_joined_as_configured(write: Callable
         ('file = "a"\nvalid = ["9", "0"]', r"valid is .*the lowest and the highest"),
         ('file = "a"\nvalid = "0"', r"valid is '0'"),
         ('file = "a"\nprecision = "0"', r"precision is '0'"),
+        ('file = "a"\nfactor = "0.0"', r"factor is '0.0'; allowed is a number other than 0"),
         ('file = "a"\nany = true', r"any joins 2 or more sources, and there is one"),
         ('file = ["a", "b"]', r"file is .*a file name; with any = true 2 to 64"),
         ('lines = "a"\nkey = ["x", "y", "z"]', r"key is .*with any = true 2 to 64"),

@@ -1,6 +1,7 @@
 """A reading that its question can never hold is said to the owner and to the program, and to nobody else."""
 
 import logging
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
@@ -29,6 +30,14 @@ async def answered(
     (report_id,) = world.report_ids(window, 2)
     instalments = [one for intake in world.intakes.values() for one in intake.instalments.values()]
     return device, outcome, tuple(sorted(len(one.ciphertext) for one in instalments)), world.decoded(window, report_id)
+
+
+@pytest.mark.parametrize("truth", [10**5000, -(10**200), Decimal("1e4999")], ids=["long", "negative", "decimal"])
+async def test_a_number_that_is_longer_than_any_name_is_none_of_them(tmp_path: Path, truth: object) -> None:
+    _, outcome, _, words = await answered(tmp_path, Categories(names=("1", "2")), truth, Deployment())
+
+    assert (outcome.kind, outcome.fault) == (OutcomeKind.DELIVERED, "")
+    assert words[3:].index(1) in (0, words[:3].index(1))
 
 
 @pytest.mark.parametrize(

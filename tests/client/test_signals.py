@@ -103,12 +103,20 @@ async def test_a_mistake_in_the_owners_function_is_a_fault_that_says_where_and_h
     assert re.fullmatch(r"reading it raised TypeError \(test_signals\.py line [0-9]+\)", reading.fault)
 
 
-async def test_a_source_that_is_cancelled_is_not_a_fault() -> None:
-    async def source() -> float:
-        raise asyncio.CancelledError
+async def test_a_source_whose_own_work_was_cancelled_is_at_fault_and_a_device_that_ends_is_not() -> None:
+    waits: asyncio.Future[float] = asyncio.get_running_loop().create_future()
 
+    async def source() -> float:
+        return await waits
+
+    asking, ending = (asyncio.create_task(read_signal({"Vehicle.Speed": source}, "Vehicle.Speed")) for _ in range(2))
+    await asyncio.sleep(0)
+    ending.cancel()
+    waits.cancel()
+
+    assert (await asking).fault.startswith("reading it raised CancelledError (")
     with pytest.raises(asyncio.CancelledError):
-        await read_signal({"Vehicle.Speed": source}, "Vehicle.Speed")
+        await ending
 
 
 async def test_a_signal_without_a_source_is_named() -> None:

@@ -3,6 +3,7 @@
 import sqlite3
 import stat
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
 from fractions import Fraction
@@ -338,6 +339,41 @@ def test_a_receipt_that_comes_when_another_process_has_moved_the_report_on_chang
 def test_a_damaged_outbox_is_not_read(stored: bytes) -> None:
     with pytest.raises(DecodeError, match="outbox"):
         outbox_of(stored)
+
+
+def test_another_program_s_file_stays_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("CREATE TABLE rows(value)")
+    path.chmod(0o600)
+    before = path.read_bytes()
+
+    with pytest.raises(UsageError, match="has schema 0; allowed is 1, of this program"):
+        SpoolFile(path).device().charges()
+
+    assert [one.read_bytes() for one in tmp_path.iterdir()] == [before]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "ledger SET epsilon='x'",
+        "ledger SET exposure='1/0'",
+        "ledger SET loss='x'",
+        "ledger SET relation='x'",
+        "report SET phase=77",
+        "report SET outbox=x'00'",
+        "session SET session_id=x'00'",
+    ],
+)
+def test_a_damaged_row_is_this_machine_s_fault_and_named_by_its_file(file: SpoolFile, damage: str) -> None:
+    begin(file.device())
+    with file.transaction() as connection:
+        connection.execute(f"UPDATE {damage}")
+    spool = file.device()
+
+    with pytest.raises(MachineError, match=r"state file .*device\.db: "):
+        (spool.charges(), spool.reports(), spool.answers(), spool.outbox(WINDOW, 1), spool.sessions())
 
 
 def test_devices_that_share_a_file_see_only_their_own(file: SpoolFile) -> None:

@@ -54,8 +54,8 @@ _TEN_YEARS_S: Final = 315_360_000
 
 def _state_file(table: Table, key: str) -> Path:
     path = table.file_name(key)
-    if not path.parent.is_dir():
-        raise table.refuse(key, f"a file in a directory that exists ({path.parent} does not)")
+    if path.is_dir() or not path.parent.is_dir():
+        raise table.refuse(key, "a file in an existing directory")
     return path
 
 

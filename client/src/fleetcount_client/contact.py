@@ -226,7 +226,9 @@ class Contacts:
 
     def troubles(self) -> str:
         """Return why nobody answers, each reason once."""
-        return "; ".join(sorted({one.trouble for one in self._known.values() if one.trouble}))
+        # What is asked for together fails for the reasons of all that were asked.
+        reasons = {reason for one in self._known.values() for reason in one.trouble.split("; ") if reason}
+        return "; ".join(sorted(reasons))
 
 
 class SignalNotes:

@@ -31,7 +31,7 @@ from fleetcount_client.contact import (
     contacts_of,
 )
 from fleetcount_client.policy import JoinRule, OwnerPolicy, PolicyRefusal
-from fleetcount_client.renewal import Renewal
+from fleetcount_client.renewal import Renewal, not_valid
 from fleetcount_client.signals import SignalSource, knowing
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.status import status_of
@@ -237,6 +237,7 @@ class Device:
             waits=lambda: judge_age(self._policy, self._spool.age(now, self._first_valid), now),
             sources=contacts_of(self._signals.values()),
             signals=self._notes.all(),
+            lapsed=not_valid(self._identity.certificate, now),
             now=now,
         )
         if self._activity.resting:

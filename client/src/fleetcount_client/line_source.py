@@ -21,6 +21,7 @@ from fleetcount_client.signals import (
     SignalUnavailable,
     json_of,
     open_regular,
+    position_of,
     signal_of,
 )
 
@@ -69,7 +70,7 @@ class LineValue:
             if abs(age_s) > self.fresh_s:
                 return None
         values = [members[key] for key in self.keys]
-        return Reading(value=signal_of(values if len(values) > 1 else values[0]), age_s=age_s)
+        return Reading(value=position_of(values) if len(values) > 1 else signal_of(values[0]), age_s=age_s)
 
 
 def _moment(said: object) -> float:
@@ -124,9 +125,9 @@ class LineSource:
 
     async def _from_socket(self, place: str) -> Reading:
         if place.startswith("unix:"):
-            reader, writer = await asyncio.open_unix_connection(place.removeprefix("unix:"), limit=MAX_SIGNAL_BYTES)
+            reader, writer = await asyncio.open_unix_connection(place.removeprefix("unix:"), limit=_TAIL_BYTES)
         else:
-            reader, writer = await asyncio.open_connection(*split_endpoint(place), limit=MAX_SIGNAL_BYTES)
+            reader, writer = await asyncio.open_connection(*split_endpoint(place), limit=_TAIL_BYTES)
         try:
             for _ in range(_MOST_LINES):
                 line = await reader.readline()

@@ -139,7 +139,7 @@ class OwnerPolicy:
     no more), a new certificate nothing for `enrolment_wait_s` (None: as long).
 
     Raises:
-        UsageError: a limit outside its range.
+        UsageError: a limit outside its range, or one text where signals are a set of them.
     """
 
     signals: frozenset[str] = setting(_signal_names)
@@ -162,6 +162,8 @@ class OwnerPolicy:
     def __post_init__(self) -> None:
         from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET  # Only with the first policy.
 
+        if isinstance(self.signals, str):  # Every part of it would be allowed.
+            raise UsageError(f"signals is {self.signals!r}; allowed is a set of VSS paths")
         for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon"):
             _in_range(name, getattr(self, name), 0, LARGEST_BUDGET)
         _in_range("total_delta", self.total_delta, 0, Fraction(1, 1000))

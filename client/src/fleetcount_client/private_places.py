@@ -5,7 +5,7 @@ It must not log, count or show that something was hidden.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from typing import Final, cast
@@ -206,8 +206,8 @@ class PrivateSignal:
     hidden in capital and in small letters, as codes are spelled.
     """
 
-    areas: tuple[Circle | Polygon, ...] = ()
-    values: frozenset[str | Number | bool] = frozenset()
+    areas: tuple[Circle | Polygon, ...] = field(default=(), repr=False)
+    values: frozenset[str | Number | bool] = field(default=frozenset(), repr=False)
 
     def hides(self, reading: object) -> bool:
         """Return whether one reading is private; a position that is no pair of finite numbers is none anyway."""

@@ -84,15 +84,15 @@ class QuestionRows:
             "SELECT question_id,name,offer,state,changed_at,reason,rule FROM questions WHERE device=?"
             " ORDER BY changed_at DESC,question_id"
         )
-        return tuple(map(_row, self._spool.file.rows(query, (self._spool.name,))))
+        return tuple(self._spool.file.rows(query, (self._spool.name,), _row))
 
     def get(self, question_id: QuestionId) -> QuestionRow | None:
         """Return one question, None when it is not known."""
         query = (
             "SELECT question_id,name,offer,state,changed_at,reason,rule FROM questions WHERE device=? AND question_id=?"
         )
-        rows = self._spool.file.rows(query, (self._spool.name, question_id))
-        return _row(rows[0]) if rows else None
+        rows = self._spool.file.rows(query, (self._spool.name, question_id), _row)
+        return rows[0] if rows else None
 
     def put(self, row: QuestionRow) -> None:
         """Write a question in the place of what is known of it."""

@@ -15,7 +15,10 @@ from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
 
+from fleetcount_client.charges import utc_text
+
 if TYPE_CHECKING:
+    from cryptography.x509 import Certificate
     from fleetcount_protocol.channel.session import DeviceIdentity
 
 _LOG: Final = logging.getLogger(__name__)
@@ -49,6 +52,14 @@ def next_file(certificate_file: Path) -> Path:
     return certificate_file.with_name(f"{certificate_file.name}.new")
 
 
+def not_valid(certificate: "Certificate", now: float) -> str:
+    """Return why a certificate is not valid now, "" if it is."""
+    starts, ends = certificate.not_valid_before_utc.timestamp(), certificate.not_valid_after_utc.timestamp()
+    if now > ends:
+        return f"its certificate ended {utc_text(ends)}"
+    return f"its certificate begins {utc_text(starts)}" if now < starts else ""
+
+
 def check_next(identity: "DeviceIdentity", path: Path, now: float) -> "DeviceIdentity":
     """Return the device's identity under the certificate of a file, if it may take the present one's place.
 
@@ -68,8 +79,8 @@ def check_next(identity: "DeviceIdentity", path: Path, now: float) -> "DeviceIde
         raise UsageError(f"{path.name} is for another key than the device's")
     if purpose is not Purpose.DEVICE:
         raise UsageError(f"{path.name} is for the purpose {purpose.label}, allowed: device")
-    if not certificate.not_valid_before_utc.timestamp() <= now <= certificate.not_valid_after_utc.timestamp():
-        raise UsageError(f"{path.name} is not valid now")
+    if why := not_valid(certificate, now):
+        raise UsageError(f"{path.name}: {why}")
     if certificate.not_valid_after_utc <= identity.certificate.not_valid_after_utc:
         raise UsageError(f"{path.name} ends no later than the present certificate")
     return DeviceIdentity(certificate=certificate, private_key=identity.private_key)

@@ -7,18 +7,23 @@ import asyncio
 import enum
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
-from typing import Final
+from typing import Final, cast
 
 from fleetcount_protocol.window.domain import ValueDomain
 from fleetcount_protocol.window.signal import Kind, Signal, converted, decimal_text, exact, kind_of, name_of
+from fleetcount_transport.settings import UnfitKeyError, setting, settings
+from fleetcount_transport.toml_table import Table
+from fleetcount_transport.toml_values import Range, exact_number
 
 from fleetcount_client.signals import Description, KnowingSource, Reading, Said, SignalSource, knowing, read_source
 from fleetcount_client.units import SAME, Conversion, comparable, conversion
 
 _NUMBER: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _TRUTHS: Final = {"true": True, "false": False, "1": True, "0": False}
+_ANY_NUMBER: Final = Range("[-1000000000, 1000000000]")
+_STEP: Final = Range("(0, 1000000000]")
 
 
 class SignalType(enum.Enum):
@@ -56,21 +61,37 @@ class SignalType(enum.Enum):
         return number if isinstance(said, str) else said
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def _type(table: Table, key: str) -> SignalType:
+    return SignalType(table.choice(key, [one.value for one in SignalType]))
+
+
+def _valid(table: Table, key: str) -> tuple[Fraction, Fraction]:
+    value = table.raw(key)
+    ends = [exact_number(one) for one in cast("list[object]", value)] if isinstance(value, list) else []
+    if len(ends) != 2 or ends[0] is None or ends[1] is None or ends[0] > ends[1]:
+        raise table.refuse(key, 'the lowest and the highest number that is a value: ["0", "250.996"]')
+    return ends[0], ends[1]
+
+
+@settings
 class Shape:
-    """What readings are: `type`, `unit`, `precision` and the range `valid`, each None or "" where nobody says.
+    """[signals."PATH"]: `type`, `unit`, `precision` and range `valid` of readings, None or "" where nobody says.
 
     A number v is `factor` * v + `offset` in `unit`. Without both it is converted to `unit` from the unit that the
     source itself says. It is then rounded to a multiple of `precision`, a half to the even one. Outside `valid`, whose
     ends are values, it is no value: what a bus sends for "not available" and "error" lies there.
     """
 
-    type: SignalType | None = None
-    unit: str = ""
-    factor: Fraction | None = None
-    offset: Fraction | None = None
-    precision: Fraction | None = None
-    valid: tuple[Fraction, Fraction] | None = None
+    type: SignalType | None = setting(_type, default=None)
+    unit: str = setting(Table.printable, 40, default="")
+    factor: Fraction | None = setting(Table.number, _ANY_NUMBER, default=None)
+    offset: Fraction | None = setting(Table.number, _ANY_NUMBER, default=None)
+    precision: Fraction | None = setting(Table.number, _STEP, default=None)
+    valid: tuple[Fraction, Fraction] | None = setting(_valid, default=None)
+
+    def __post_init__(self) -> None:
+        if self.factor == 0:
+            raise UnfitKeyError("factor", allowed="a number other than 0, by which every reading is the offset")
 
     @property
     def converts(self) -> bool:
@@ -121,13 +142,15 @@ class Shape:
 
     def read(self, reading: Reading) -> Reading:
         """Return a source's reading as the owner means it."""
-        if reading.value is None or isinstance(reading.value, tuple | frozenset):
+        if reading.value is None or (isinstance(reading.value, frozenset) and self.type in (None, SignalType.TEXT)):
             return reading
         way = self.way_from(reading.unit)
-        said = reading.value if self.type is None else self.type.read(reading.value)
+        said = reading.value if self.type is None else self.type.read(cast("Signal", reading.value))
         if self.type is not None and said is None:
             found = kind_of(reading.value)
             return Reading(fault=f"it is {found.value if found else 'no value'}, not of type {self.type.value}")
+        if isinstance(said, tuple) and (self.converts or self.precision or self.valid):
+            return Reading(fault="it is a position, and factor, offset, precision and valid are for a number")
         if way is None:
             return Reading(fault=self.wrong(reading.unit))
         if kind_of(said) is not Kind.NUMBER:

@@ -5,62 +5,25 @@ Reads no signal; it must not connect.
 
 import re
 from collections.abc import Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from fleetcount_protocol.ids import is_loopback, split_endpoint
 from fleetcount_transport.settings import UnfitKeyError, names_of, read_table, setting, settings
 from fleetcount_transport.toml_table import Table
-from fleetcount_transport.toml_values import Range, exact_number
 
-from fleetcount_client.shapes import AnySource, Shape, ShapedSource, SignalType
+from fleetcount_client.shapes import AnySource, Shape, ShapedSource
 from fleetcount_client.signal_tables import MOST_JOINED, fresh_s, joined
 from fleetcount_client.signals import FileSource, SignalSource, constant
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from fleetcount_client.kuksa import Databroker
 
 _SOURCES: Final = ("file", "value", "lines", "socket", "kuksa")
-_ANY_NUMBER: Final = Range("[-1000000000, 1000000000]")
-_STEP: Final = Range("(0, 1000000000]")
+_SHAPE: Final = (*names_of(Shape), "any")
 _MEMBER: Final = 'a member of the line, "speed", or two: ["x", "y"]'
-
-
-def _type(table: Table, key: str) -> SignalType:
-    return SignalType(table.choice(key, [one.value for one in SignalType]))
-
-
-def _valid(table: Table, key: str) -> tuple[Fraction, Fraction]:
-    value = table.raw(key)
-    ends = [exact_number(one) for one in cast("list[object]", value)] if isinstance(value, list) else []
-    if len(ends) != 2 or ends[0] is None or ends[1] is None or ends[0] > ends[1]:
-        raise table.refuse(key, 'the lowest and the highest number that is a value: ["0", "250.996"]')
-    return ends[0], ends[1]
-
-
-@settings
-class ShapeTable:
-    """[signals."PATH"]: what its readings are (`Shape`), wherever they come from; `any` joins several truth values."""
-
-    type: SignalType | None = setting(_type, default=None)
-    unit: str = setting(Table.printable, 40, default="")
-    factor: Fraction | None = setting(Table.number, _ANY_NUMBER, default=None)
-    offset: Fraction | None = setting(Table.number, _ANY_NUMBER, default=None)
-    precision: Fraction | None = setting(Table.number, _STEP, default=None)
-    valid: tuple[Fraction, Fraction] | None = setting(_valid, default=None)
-    any: bool = setting(Table.boolean, default=False)
-
-    def shape(self) -> Shape:
-        """Return the shape of one reading."""
-        return Shape(
-            type=self.type,
-            unit=self.unit,
-            factor=self.factor,
-            offset=self.offset,
-            precision=self.precision,
-            valid=self.valid,
-        )
 
 
 def _members(table: Table, key: str) -> tuple[str, ...]:
@@ -142,30 +105,35 @@ def _signal(signals: Table, name: str, databroker: "Databroker | None") -> Signa
 
         if databroker is None:
             raise signals.wrong(name, "reads from kuksa; give the section [kuksa] with its address")
-        table = signals.section(name, (*names_of(SignalTable), *names_of(ShapeTable)))
-        shape = read_table(table, ShapeTable)
+        table, apart = _table(signals, name, SignalTable)
         asked = read_table(table, SignalTable)
-        return _shaped(table, shape, kuksa_sources(asked, databroker, apart=shape.any), asked.kuksa)
+        return _shaped(table, kuksa_sources(asked, databroker, apart=apart), asked.kuksa, apart=apart)
     if given in (["lines"], ["socket"]):
-        table = signals.section(name, (*names_of(LinesTable), *names_of(ShapeTable)))
-        shape, lines = read_table(table, ShapeTable), read_table(table, LinesTable)
-        return _shaped(table, shape, _line_sources(lines, name, apart=shape.any), lines.key)
-    table = signals.section(name, (*names_of(ValueTable), *names_of(ShapeTable)))
-    shape, source = read_table(table, ShapeTable), read_table(table, ValueTable)
+        table, apart = _table(signals, name, LinesTable)
+        lines = read_table(table, LinesTable)
+        return _shaped(table, _line_sources(lines, name, apart=apart), lines.key, apart=apart)
+    table, apart = _table(signals, name, ValueTable)
+    source = read_table(table, ValueTable)
     if not given:
         raise signals.wrong(name, f"has no source; allowed is exactly one of {', '.join(_SOURCES)}")
     files = [FileSource(file) for file in source.file]
-    return _shaped(table, shape, files or [constant(source.value)], source.file)
+    return _shaped(table, files or [constant(source.value)], source.file, apart=apart)
 
 
-def _shaped(table: Table, shape: ShapeTable, sources: Sequence[SignalSource], named: Sequence[object]) -> SignalSource:
-    if shape.any:
+def _table(signals: Table, name: str, cls: type["DataclassInstance"]) -> tuple[Table, bool]:
+    """Return the table of a signal whose source has the keys of a class, and whether `any` joins several."""
+    table = signals.section(name, (*names_of(cls), *_SHAPE))
+    return table, table.boolean("any", default=False)
+
+
+def _shaped(table: Table, sources: Sequence[SignalSource], named: Sequence[object], *, apart: bool) -> SignalSource:
+    if apart:
         if len(sources) < 2:
             raise table.wrong("any", "joins 2 or more sources, and there is one")
-        return ShapedSource(AnySource(sources), shape.shape())
-    if len(named) > 1 and (unused := [key for key in names_of(ShapeTable) if table.has(key)]):
+        return ShapedSource(AnySource(sources), read_table(table, Shape))
+    if len(named) > 1 and (unused := [key for key in _SHAPE if table.has(key)]):
         raise table.wrong(unused[0], "goes with one value, and there are two: a position")
-    return ShapedSource(sources[0], shape.shape())
+    return ShapedSource(sources[0], read_table(table, Shape))
 
 
 def _line_sources(table: LinesTable, name: str, *, apart: bool) -> list[SignalSource]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from pathlib import Path
+from traceback import walk_tb
 from typing import BinaryIO, Final, cast
 
 from fleetcount_protocol.errors import UsageError
@@ -35,7 +36,6 @@ from fleetcount_protocol.window.signal import Kind, Number, Signal, converted, e
 from fleetcount_client.units import conversion
 
 MAX_SIGNAL_BYTES: Final = 4096
-_POSITION_PARTS: Final = 2
 _LONGEST_READ_S: Final = 30.0
 """A coroutine that takes longer has no value: the window goes on."""
 
@@ -254,18 +254,18 @@ def signal_of(value: object) -> Signal | frozenset[str]:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, list):
-        parts = cast("list[object]", value)
-        texts = frozenset(part for part in parts if isinstance(part, str))
-        return texts if all(isinstance(part, str) for part in parts) else _position(parts)
+        parts = cast("list[str]", value)
+        return frozenset(parts) if all(isinstance(part, str) for part in parts) else position_of(parts)
     if isinstance(value, int | Decimal):
         return value if exact(value) is not None else None
     raise SignalFault(f"it is {Kind.OTHER.value}")
 
 
-def _position(parts: list[object]) -> Signal:
-    if len(parts) == _POSITION_PARTS and None in parts:
+def position_of(parts: Sequence[object]) -> Signal:
+    """Return a position; None where a number of it is missing. Raises SignalFault for what is none."""
+    if len(parts) == 2 and None in parts:
         return None
-    if len(parts) != _POSITION_PARTS or None in map(exact, parts):
+    if len(parts) != 2 or None in map(exact, parts):
         raise SignalFault(f"it is {Kind.OTHER.value}, and a position is two numbers")
     return cast("tuple[Number, Number]", tuple(parts))
 
@@ -299,29 +299,30 @@ async def read_source(source: SignalSource) -> Reading:
         if inspect.isawaitable(said):
             async with asyncio.timeout(_LONGEST_READ_S):
                 said = await said
-    except Exception as error:  # A fault of one source ends no other question.
-        return _unread(error)
+    except (Exception, asyncio.CancelledError) as error:  # A fault of one source ends no other question.
+        task = cast("asyncio.Task[object]", asyncio.current_task())
+        if isinstance(error, asyncio.CancelledError) and task.cancelling():
+            raise  # The device ends.
+        said = _unread(error)
     reading = said if isinstance(said, Reading) else Reading(value=said)
     if reading.value is None and not reading.why_none and not reading.fault:
         return replace(reading, why_none="there is no value now")
     return reading
 
 
-def _unread(error: Exception) -> Reading:
+def _unread(error: BaseException) -> Reading:
     """Return the reading of a source that raised, as `read_signal` says."""
     if isinstance(error, SignalFault):
         return Reading(fault=str(error))
     if isinstance(error, SignalUnavailable):
-        return Reading(why_none=str(error) or "there is no value now")
+        return Reading(why_none=str(error))
     if isinstance(error, TimeoutError):
         return Reading(why_none="it did not answer in time")
     if isinstance(error, OSError | ValueError | LookupError | ArithmeticError):
         return Reading(why_none=f"reading it failed ({type(error).__name__})")
-    at = error.__traceback__
-    while at is not None and at.tb_next is not None:
-        at = at.tb_next
-    where = "" if at is None else f" ({Path(at.tb_frame.f_code.co_filename).name} line {at.tb_lineno})"
-    return Reading(fault=f"reading it raised {type(error).__name__}{where}")
+    *_, (frame, line) = walk_tb(error.__traceback__)
+    place = Path(frame.f_code.co_filename).name
+    return Reading(fault=f"reading it raised {type(error).__name__} ({place} line {line})")
 
 
 def _asked(domain: Bins | Numbers | SquareGrid | H3Cells | Prefixes) -> Kind:

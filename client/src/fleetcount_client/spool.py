@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from fleetcount_protocol.errors import MachineError, UsageError
+from fleetcount_protocol.errors import DecodeError, MachineError, UsageError
 from fleetcount_protocol.ids import SessionId, WindowId
 from fleetcount_protocol.limits import MAX_KEY_NUMBER, SESSION_SECRET_BYTES
 from fleetcount_transport.migrations import NEW, Schema, bring_up
@@ -121,15 +121,15 @@ class StateFile:
         except (sqlite3.Error, OSError) as error:
             raise MachineError(f"state file {self._path}: {error}") from error
 
-    def rows(self, query: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
-        """Return the rows of one query.
+    def rows(self, query: str, values: Sequence[object], read: Callable[[Any], Any] = tuple) -> list[Any]:
+        """Return what `read` makes of each row of one query.
 
         Raises:
-            MachineError: the file cannot be read.
+            MachineError: the file cannot be read, or a row of it is damaged.
         """
         try:
-            return self._open().execute(query, values).fetchall()
-        except (sqlite3.Error, OSError) as error:
+            return [read(row) for row in self._open().execute(query, values)]
+        except (sqlite3.Error, OSError, DecodeError, ValueError, TypeError, ArithmeticError) as error:
             raise MachineError(f"state file {self._path}: {error}") from error
 
     def changed(self, statement: str, *rows: Sequence[object]) -> int:
@@ -154,6 +154,7 @@ class StateFile:
         _create_private(self._path)
         connection = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
+            _version(connection, self._path)  # A file of another program stays as it is.
             connection.execute("PRAGMA journal_mode=WAL")
             # FULL: the write-ahead log is synced at every commit, so that nothing is sent that a power cut could take.
             connection.execute(f"PRAGMA synchronous={'FULL' if self._durable else 'OFF'}")
@@ -267,7 +268,7 @@ class Spool:
             "SELECT charge_id,name,signal,asked_at,asked_until,epsilon,exposure,relation,answers,promise,loss,"
             "question_id,sent,counts_until FROM ledger WHERE device=?"
         )
-        return map(charge_of_row, self._file.rows(query, (self._device,)))
+        return self._file.rows(query, (self._device,), charge_of_row)
 
     def begin(
         self,
@@ -377,13 +378,13 @@ class Spool:
     def report(self, window_id: WindowId) -> Report | None:
         """Return the answer to a window, None when there is none."""
         query = "SELECT window_id,phase,reason,secret FROM report WHERE device=? AND window_id=?"
-        rows = self._file.rows(query, (self._device, window_id))
-        return report_of_row(rows[0]) if rows else None
+        rows = self._file.rows(query, (self._device, window_id), report_of_row)
+        return rows[0] if rows else None
 
     def reports(self) -> tuple[Report, ...]:
         """Return every answer, finished or not."""
         query = "SELECT window_id,phase,reason,secret FROM report WHERE device=? ORDER BY window_id"
-        return tuple(report_of_row(row) for row in self._file.rows(query, (self._device,)))
+        return tuple(self._file.rows(query, (self._device,), report_of_row))
 
     def answers(self) -> tuple[Answer, ...]:
         """Return what was answered, oldest first, in the words of its charge; nothing of what was said."""
@@ -403,13 +404,10 @@ class Spool:
         return tuple(bytes(row[0]) for row in self._file.rows(query, (self._device,)))
 
     def outbox(self, window_id: WindowId, round_number: int) -> tuple[OutboxEntry, ...]:
-        """Return the bytes of a round that are not receipted yet, in the aggregators' order.
-
-        Raises:
-            DecodeError: what is stored is damaged.
-        """
-        rows = self._file.rows("SELECT outbox FROM report WHERE device=? AND window_id=?", (self._device, window_id))
-        return tuple(entry for (stored,) in rows for entry in outbox_of(stored) if entry.round == round_number)
+        """Return the bytes of a round that are not receipted yet, in the aggregators' order."""
+        query = "SELECT outbox FROM report WHERE device=? AND window_id=?"
+        rows = self._file.rows(query, (self._device, window_id), lambda row: outbox_of(row[0]))
+        return tuple(entry for entries in rows for entry in entries if entry.round == round_number)
 
     def receipted(self, window_id: WindowId, left: Collection[OutboxEntry]) -> None:
         """Keep of a round only what is `left` without a receipt, one part at least; nothing if the round is over."""
@@ -469,7 +467,7 @@ class Spool:
             "SELECT session_id,aggregator_id,hpke_key,secret,receipt_key,number,expiry FROM session WHERE device=?"
             " ORDER BY expiry DESC, session_id"
         )
-        return tuple(session_of_row(row) for row in self._file.rows(query, (self._device,)))
+        return tuple(self._file.rows(query, (self._device,), session_of_row))
 
     def forget_session(self, session_id: SessionId) -> None:
         """Erase the keys of a session, as if all were used; what is left checks the receipts of answers under way."""
@@ -499,7 +497,7 @@ class Spool:
             "SELECT question_id,name,rule,reason,changed_at FROM questions WHERE device=? AND rule<>''"
             " ORDER BY changed_at,question_id"
         )
-        return tuple(refusal_of_row(row) for row in self._file.rows(query, (self._device,)))
+        return tuple(self._file.rows(query, (self._device,), refusal_of_row))
 
 
 class SpoolFile(StateFile):

@@ -12,7 +12,7 @@ from fleetcount_client.policy import PolicyRefusal
 from fleetcount_client.spool import Spool
 
 
-def status_of(
+def status_of(  # noqa: PLR0913 - a status tells of every part of a device
     spool: Spool,
     contacts: Contacts,
     under_way: Iterable[Window],
@@ -21,6 +21,7 @@ def status_of(
     waits: Callable[[], PolicyRefusal | None],
     sources: tuple[Contact, ...],
     signals: tuple[SignalStatus, ...],
+    lapsed: str,
     now: float,
 ) -> DeviceStatus:
     """Return the status of a device; `waits` says why it answers nothing yet, and begins a new ledger.
@@ -36,7 +37,7 @@ def status_of(
         silent_since=contacts.silent_since,
         next_window=name,
         next_at=None if moment is None else max(now, moment),
-        why_silent="" if ahead else _why_silent(spool, contacts, waits, [_said_of(one) for one in refused]),
+        why_silent="" if ahead else lapsed or _why_silent(spool, contacts, waits, [_said_of(one) for one in refused]),
         sources=sources,
         signals=signals,
     )

@@ -203,3 +203,5 @@ def test_a_fraction_is_written_as_people_write_it() -> None:
     written = ("1500", "1/3", "-0.05", "0", "12.4", f"0.{27 * '0'}1", f"1/{10**29}")
     assert [decimal_text(Fraction(one)) for one in written] == list(written)
     assert [name_of(one) for one in (Decimal("1e3"), 0.5, (1, 2), None)] == ["1000", None, None, None]
+    assert name_of(10**199) == f"1{'0' * 199}"
+    assert [name_of(one) for one in (10**200, -(10**5000), Decimal("1e4999"))] == [None] * 3

@@ -636,7 +636,7 @@ BAD_TABLES: list[tuple[dict[str, Any], dict[str, Any], str]] = [
     ({"kind": "gowalla", "places": 0}, NONE, "population.places is 0"),
     ({"kind": "counts"}, NAMES, "population.file or counts must be given"),
     ({"kind": "counts", "counts": [1, 2]}, NAMES, "population.counts is [1, 2]"),
-    ({"kind": "counts", "counts": {}}, NAMES, "population.counts is a table; allowed is a table like"),
+    ({"kind": "counts", "counts": {}}, NAMES, "population.counts is a table; allowed is one value or more"),
     ({"kind": "counts", "counts": {"a": 0}}, NAMES, "population.counts: every count is 0"),
     ({"kind": "counts", "counts": {"a": -1}}, NAMES, "population.counts gives 'a' = -1"),
     ({"kind": "counts", "counts": {"a": True}}, NAMES, "population.counts gives 'a' = true"),

@@ -1,7 +1,7 @@
 """The line of a dotted key in a TOML text, for messages.
 
 It reads lines, not TOML: it searches for headers and for `key =` at the start of a line, and returns None when it does
-not find the key that way (inline tables, quoted dots). Nothing but the text of messages depends on it.
+not find the key that way. Nothing but the text of messages depends on it.
 """
 
 import re
@@ -18,7 +18,7 @@ def line_of_key(text: str, path: str, *, exact: bool = False) -> int | None:
     Elements of [[tables]] are numbered from 0. Unless `exact`, a key that is not found gets the line of the nearest
     enclosing table.
     """
-    lines = _lines_of_keys(text)
+    lines, path = _lines_of_keys(text), path.replace('"', "")
     while path:
         if path in lines:
             return lines[path]

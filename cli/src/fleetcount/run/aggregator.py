@@ -285,7 +285,7 @@ def restore(config: Path, file: Path) -> None:
     keys = {name: path for name, path in named.items() if isinstance(path, Path)}
     whose = (settings.aggregator.id, settings.aggregator.deployment)
     about = put_back(settings.store_place, file, lambda staged: _store_keys(settings, staged).row_seal, whose, keys)
-    made = time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(about.made_at))
+    made = utc(about.made_at)
     click.echo(f"put back the backup of {made}; start the aggregator, and the others, so that it learns what it missed")
 
 

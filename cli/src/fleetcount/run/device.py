@@ -1,6 +1,6 @@
-"""`fleetcount device run` and `status`: run one device from its configuration; say how its certificate stands.
+"""`fleetcount device run` and what its owner asks of it: what it was asked, answered and spent, and how it stands.
 
-Prints what was answered and refused; never a truth, a coin or a key.
+It must not print a truth, a coin or a key.
 """
 
 import asyncio
@@ -12,7 +12,6 @@ import threading
 import time
 from collections.abc import Generator, Iterable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from decimal import ROUND_CEILING, Decimal
 from fractions import Fraction
 from pathlib import Path
@@ -21,13 +20,13 @@ from typing import Any, Final
 import click
 from cryptography.x509 import Certificate
 from fleetcount_client.assembly import book_of, identity_of
-from fleetcount_client.charges import Charge, LedgerAge, judge_age, ready_at
+from fleetcount_client.charges import Charge, LedgerAge, judge_age, ready_at, utc_text
 from fleetcount_client.config import DeviceSettings, load_settings
 from fleetcount_client.contact import Outcome, OutcomeKind
 from fleetcount_client.device import Device
 from fleetcount_client.ledger import spent_within
 from fleetcount_client.question_rows import QuestionRow, QuestionState
-from fleetcount_client.renewal import check_next, next_file
+from fleetcount_client.renewal import check_next, next_file, not_valid
 from fleetcount_client.spool import Spool, SpoolFile
 from fleetcount_client.spool_rows import NotedRefusal
 from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
@@ -47,12 +46,7 @@ from fleetcount.command.base import (
 )
 from fleetcount.command.options import config_option
 
-# `fleetcount device ledger` and `spool`: let a device's owner read what was answered, spent and refused.
-#
-# Prints no truth, no coin and no key. Loads no cryptography.
-
 CONFIG = config_option("The device's file.")
-_LAST_TIME: Final = 253_402_300_799
 _NOT_TAKEN: Final = ": an aggregator does not take this certificate: it is denied there, or ends before the window does"
 _LONGEST_END_S: Final = 5.0
 """How long after SIGTERM the process is still there, at most."""
@@ -85,7 +79,7 @@ def ledger(config: Path, as_json: bool) -> None:
         lines.append(f"{spent.without_epsilon} of them had no finite loss; their cost is the exposure alone")
     for refusal in spool.refusals():
         text = f"refused {refusal.question_id.hex()[:12]}  {refusal.name}  {refusal.rule}: {refusal.message}"
-        lines.append(one_line(f"{time_text(refusal.refused_at)}  {text}"))
+        lines.append(one_line(f"{utc_text(refusal.refused_at)}  {text}"))
     found = {
         "charges": [_charge_json(charge) for charge in charges],
         "answered": len(charges) - ahead,
@@ -160,7 +154,7 @@ def _charge_line(charge: Charge) -> str:
         cost = "Renyi " + ", ".join(f"{decimal_text(at)} at order {order}" for order, at in _renyi_of(charge.loss))
     what = "answered" if charge.sent else "reserved"
     return (
-        f"{time_text(charge.asked_at)}  {charge.charge_id.hex()[:12]}  {what}  {cost:<24} {charge.relation.value:<9}"
+        f"{utc_text(charge.asked_at)}  {charge.charge_id.hex()[:12]}  {what}  {cost:<24} {charge.relation.value:<9}"
         f" exposure {charge.exposure!s:<8} {charge.signal}  {charge.name}"
     )
 
@@ -169,21 +163,12 @@ def _renyi_of(loss: LossVector) -> Iterator[tuple[int, Decimal]]:
     return zip(loss.orders, map(decimal_of, loss.at), strict=True)
 
 
-def time_text(seconds: float) -> str:
-    """Return a Unix time as people read it, UTC."""
-    return datetime.fromtimestamp(min(max(seconds, 0), _LAST_TIME), UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-
-
 def decimal_text(value: object) -> str:
     """Return a loss, a chance or a limit with at most five places, rounded up: none may read smaller than it is."""
     fraction = Fraction(str(value))
     decimal = Decimal(fraction.numerator) / Decimal(fraction.denominator)
     return f"{decimal.quantize(Decimal('0.00001'), ROUND_CEILING).normalize():f}"
 
-
-# `fleetcount device question` and `device log`: what a device is asked again and again, and its owner's say in it.
-#
-# Prints what was asked, reserved, answered and refused; never a truth, a coin or a key.
 
 _SHORTEST_ID: Final = 8
 _QUESTION = click.argument("which", metavar="QUESTION")
@@ -253,7 +238,7 @@ def reserved(config: Path, as_json: bool) -> None:
     _, spool, _ = _open(config)
     held = [charge for charge in spool.charges() if charge.question_id is not None and not charge.sent]
     rows = [{"from": one.asked_at, "until": one.asked_until, "name": one.name} for one in held]
-    lines = [one_line(f"{time_text(one.asked_at)} to {time_text(one.asked_until)}  {one.name}") for one in held]
+    lines = [one_line(f"{utc_text(one.asked_at)} to {utc_text(one.asked_until)}  {one.name}") for one in held]
     show(rows, [*lines, f"{len(held)} reserved"], as_json=as_json)
 
 
@@ -264,7 +249,7 @@ def log(config: Path, as_json: bool) -> None:
     """Tell in words what this device was asked, what it reserved, answered and refused, the oldest first."""
     book, spool, settings = _open(config)
     told = sorted([*_answers(spool), *_question_lines(book, spool), *_refusals(spool)])
-    lines = [one_line(f"{time_text(moment)}  {text}") for moment, text in told]
+    lines = [one_line(f"{utc_text(moment)}  {text}") for moment, text in told]
     lines.append(f"{len(told)} entries; a truth is never among them. {_private_line(settings)}")
     show([{"at": moment, "text": text} for moment, text in told], lines, as_json=as_json)
 
@@ -298,7 +283,7 @@ def _refusals(spool: Spool) -> Iterator[tuple[float, str]]:
 def _about(known: KnownQuestion, row: QuestionRow, spool: Spool) -> Iterator[str]:
     schedule, one = known.asked.schedule, known.asked
     yield (
-        f"{schedule.windows} windows from {time_text(schedule.opens(0))} to {time_text(schedule.end)} about"
+        f"{schedule.windows} windows from {utc_text(schedule.opens(0))} to {utc_text(schedule.end)} about"
         f" {signals_text(one.parts)}, one every {schedule.every_s} s; a coin holds for a {one.coin.name.lower()}"
     )
     held = _reserved(spool, row.question_id)
@@ -384,8 +369,8 @@ def _say_until_when(questions: tuple[KnownQuestion, ...]) -> None:
             told = "no window opens any more"
         else:
             opens = schedule.opens(index)
-            told = f"window {index} of {schedule.windows} {'opened' if opens <= now else 'opens'} at {time_text(opens)}"
-        text = f"takes part in {known.asked.name!r}: {told}; waits until the last closes at {time_text(schedule.end)}"
+            told = f"window {index} of {schedule.windows} {'opened' if opens <= now else 'opens'} at {utc_text(opens)}"
+        text = f"takes part in {known.asked.name!r}: {told}; waits until the last closes at {utc_text(schedule.end)}"
         click.echo(one_line(text), err=True)
 
 
@@ -393,15 +378,14 @@ def _say_until_when(questions: tuple[KnownQuestion, ...]) -> None:
 def _ended_by_sigterm() -> Generator[None]:
     """Cancel the present task at SIGTERM, and end the process when that has not ended it within seconds."""
     loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    ending: list[threading.Timer] = []
 
     def stop(*_: object) -> None:
         if task is not None:
             loop.call_soon_threadsafe(task.cancel)
         # A loop that a source holds runs nothing; what is begun is stored, as before a power cut.
-        ending.append(threading.Timer(_LONGEST_END_S, os._exit, [ExitCode.OK]))
-        ending[-1].daemon = True
-        ending[-1].start()
+        ending = threading.Timer(_LONGEST_END_S, os._exit, [ExitCode.OK])
+        ending.daemon = True
+        ending.start()
 
     # Not a handler of the loop, which waits for its turn: this one also interrupts a call that waits.
     before = signal.signal(signal.SIGTERM, stop)
@@ -455,7 +439,7 @@ def status(config: Path, as_json: bool) -> None:
     settings, now = load_settings(config), time.time()
     identity = identity_of(settings)
     ends = identity.certificate.not_valid_after_utc.timestamp()
-    state = "has ended" if now > ends else f"{int((ends - now) // 86_400)} days left"
+    lapsed = not_valid(identity.certificate, now)
     waiting, due = next_file(settings.certificate_file), ends - settings.renewal.before_s
     if waiting.exists():
         try:
@@ -465,13 +449,13 @@ def status(config: Path, as_json: bool) -> None:
             renewal = f"not taken: {error}"
     else:
         how = "by its command" if settings.renewal.command else f"no command is set: put it at {waiting.name}"
-        renewal = f"due {'since' if now >= due else 'from'} {time_text(due)}, {how}"
-    answers = wait_of(settings, identity.certificate, now)
-    found = {"ends": int(ends), "due": int(due), "valid": now <= ends, "renewal": renewal, "waits": answers}
+        renewal = f"due {'since' if now >= due else 'from'} {utc_text(due)}, {how}"
+    answers = f"nothing: {lapsed}" if lapsed else wait_of(settings, identity.certificate, now)
+    found = {"ends": int(ends), "due": int(due), "valid": not lapsed, "renewal": renewal, "waits": answers}
     lines = [
-        f"certificate  until {time_text(ends)}, {state}",
-        one_line(f"renewal      {renewal}"),
-        one_line(f"answers      {answers or 'what is on offer, as the policy says'}"),
+        f"certificate until {utc_text(ends)}, {max(0, int(ends - now) // 86_400)} days left",
+        one_line(f"renewal {renewal}"),
+        one_line(f"answers {answers or 'what is on offer, as the policy says'}"),
     ]
     show(found, lines, as_json=as_json)
 
@@ -488,5 +472,5 @@ def wait_of(settings: DeviceSettings, certificate: Certificate, now: float) -> s
     if refusal is None:
         return ""
     ends = certificate.not_valid_after_utc.timestamp()
-    too_short = f"; its certificate ends before, {time_text(ends)}: renew it in time"
+    too_short = f"; its certificate ends before, {utc_text(ends)}: renew it in time"
     return refusal.message + (too_short if ends <= ready_at(settings.policy, age) else "")

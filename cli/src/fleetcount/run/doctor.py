@@ -24,14 +24,15 @@ from fleetcount_aggregator.storage.opening import reading
 from fleetcount_aggregator.storage.schema import SQLITE, version_of
 from fleetcount_aggregator.storage.store_check import check_key, examine_server
 from fleetcount_aggregator.windows.status import read_store_state
-from fleetcount_client.assembly import transport_of
+from fleetcount_client.assembly import transport_of, trust_of
 from fleetcount_client.config import DeviceSettings, load_settings
+from fleetcount_client.contact import TrustStore
 from fleetcount_client.subscriptions import KnownQuestion
 from fleetcount_protocol.channel.certificates import Purpose, aggregator_names, load_authorities, load_certificate
 from fleetcount_protocol.channel.user_names import certified_name, slot_name
 from fleetcount_protocol.clock import LARGEST_LEAD_S
 from fleetcount_protocol.errors import FleetcountError, UsageError
-from fleetcount_protocol.ids import AggregatorId
+from fleetcount_protocol.ids import AggregatorId, QuestionId
 from fleetcount_protocol.messages import QuestionOffer
 from fleetcount_protocol.question.question import Question
 from fleetcount_transport.key_files import tls_context
@@ -132,7 +133,7 @@ def _aggregator_files(config: AggregatorConfig) -> list[Finding]:
             if peer.ca_file is not None
         ),
         guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
-        guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
+        guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, tls.certificate_file, now)),
         guarded("clock", lambda: check_clock(now, [tls.certificate_file])),
         check_modes(private, [config.aggregator.question_directory]),
         guarded("question directory", lambda: _question_directory(config)),
@@ -335,7 +336,7 @@ async def _relay(path: Path) -> list[Finding]:
         guarded("certificate", chain),
         guarded("authority of aggregators", lambda: check_authority(tls.aggregator_ca_file, now)),
         guarded("authority of devices", lambda: check_authority(tls.device_ca_file, now)),
-        guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, now)),
+        guarded("deny list", lambda: check_deny_list(tls.deny_source(), tls.device_ca_file, certificate, now)),
         guarded("clock", lambda: check_clock(now, [certificate])),
         check_modes([key], []),
         # That port takes certificates of devices alone, not this one.
@@ -385,13 +386,14 @@ async def _offer(settings: DeviceSettings) -> tuple[list[Finding], tuple[Questio
     finally:
         await transport.close()
     questions = {offer.signed.question.question_id: offer.signed.question for offer in offers}
-    offered = guarded("aggregators", lambda: judge_offers(offers, time.time()))
+    offered = guarded("aggregators", lambda: judge_offers(offers, time.time(), trust_of(settings)))
     silent = [failed(f"aggregator {party}", trouble) for party, trouble in heard.items() if trouble]
     return [offered, *silent], tuple(questions.values())
 
 
-def judge_offers(offers: Sequence[QuestionOffer], now: float) -> Finding:
-    """Return how many questions are on offer, or that one is over by this clock: aggregators offer none that is.
+def judge_offers(offers: Sequence[QuestionOffer], now: float, trust: TrustStore) -> Finding:
+    """Return how many questions are on offer, that one is over by this clock (aggregators offer none that is), or that
+    the device does not take some, because not all that it trusts have signed them: a fault where it takes none.
 
     Raises:
         QuestionError: an offer's start is not one of its question.
@@ -402,7 +404,16 @@ def judge_offers(offers: Sequence[QuestionOffer], now: float) -> Finding:
             text = f"{question.name!r} is on offer, and by this clock it was over {duration_text(late_s)} ago"
             hint = "this clock is ahead, or the aggregators have stopped"
             return failed("aggregators", f"{text}: {hint}")
-    return ok("aggregators", f"{len(ends)} questions on offer")
+    strange: dict[QuestionId, str] = {}
+    for signed in (offer.signed for offer in offers):
+        try:
+            trust.check_question(signed)
+        except FleetcountError as error:
+            strange[signed.question.question_id] = f"{signed.question.name!r}: {error}"
+    if not strange:
+        return ok("aggregators", f"{len(ends)} questions on offer")
+    text = f"{len(strange)} of {len(ends)} questions on offer are not taken, {next(iter(strange.values()))}"
+    return (failed if len(strange) == len(ends) else note)("aggregators", text)
 
 
 async def _reader(path: Path) -> list[Finding]:

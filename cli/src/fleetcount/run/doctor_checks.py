@@ -21,6 +21,7 @@ from cryptography import x509
 from fleetcount_client.signals import Reading, SignalSource, fault_of, knowing, read_signal, unfit
 from fleetcount_protocol.channel.certificates import (
     Purpose,
+    key_digest,
     load_authorities,
     load_certificate,
     load_private_key,
@@ -142,8 +143,8 @@ def _expiry(what: str, certificate: x509.Certificate, now: float, fine: str) -> 
     return Finding(what=what, severity=severity, text=f"{fine}, {left.days} days left")
 
 
-def check_deny_list(source: DenySource | None, authority_file: Path, now: float) -> Finding:
-    """Check that the deny list is genuine and has not ended; say how old it is.
+def check_deny_list(source: DenySource | None, authority_file: Path, own: Path, now: float) -> Finding:
+    """Check that the deny list is genuine, has not ended and does not have the `own` certificate; say how old it is.
 
     Raises:
         FleetcountError, OSError: it cannot be read, or is no list of this authority's.
@@ -157,6 +158,8 @@ def check_deny_list(source: DenySource | None, authority_file: Path, now: float)
     text = f"number {found.number}, {len(found.keys)} keys, signed {_ago(now - found.issued_at)} ago"
     if now >= found.expires:
         return failed(what, f"{text}, ended: no party is served until the next")
+    if key_digest(load_certificate(own)) in found.keys:
+        return failed(what, f"{text}: the key of {own.name} is denied, and whoever has the list does not serve it")
     severity = Severity.NOTE if found.expires - now < (found.expires - found.issued_at) / 3 else Severity.OK
     return Finding(what=what, severity=severity, text=f"{text}, {_ago(found.expires - now)} left")
 

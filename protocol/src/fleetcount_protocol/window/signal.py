@@ -140,14 +140,16 @@ def _step(number: float) -> Fraction:
 def name_of(signal: object) -> str | None:
     """Return the text by which categories know a reading, in NFC; None for what has none.
 
-    A truth value is "true" or "false", a whole number is its digits: "1", "-40".
+    A truth value is "true" or "false", a whole number is its digits: "1", "-40", unless they are longer than any name.
     """
     if isinstance(signal, str):
         return unicodedata.normalize("NFC", signal)
     if isinstance(signal, bool):
         return "true" if signal else "false"
     number = exact(signal)
-    return str(number.numerator) if number is not None and number.denominator == 1 else None
+    if number is None or number.denominator != 1 or abs(number) >= 10**MAX_TEXT_BYTES:
+        return None
+    return str(number.numerator)
 
 
 def decimal_text(number: Fraction) -> str:

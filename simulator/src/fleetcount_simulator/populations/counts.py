@@ -32,7 +32,7 @@ _TITLE: Final = "Which of these is yours?"
 def _counts(table: Table, key: str) -> dict[str, int]:
     content = table.raw(key)
     if not isinstance(content, dict) or not content:
-        raise table.refuse(key, 'a table like { "north" = 700, "south" = 300 }')
+        raise table.refuse(key, 'one value or more with its devices, { "north" = 700, "south" = 300 }')
     counts = cast("dict[str, object]", content)
     for value, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAX_DEVICES:
