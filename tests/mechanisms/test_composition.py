@@ -19,6 +19,7 @@ from fleetcount_mechanisms.composition import (
     optimal_epsilon,
     optimal_epsilon_per_query,
     optimal_epsilon_repeated,
+    optimal_loss_approximate,
 )
 from fleetcount_mechanisms.errors import MechanismError
 from hypothesis import given
@@ -82,6 +83,14 @@ def test_without_delta_the_optimum_is_the_basic_sum_rounded_up():
     total = optimal_epsilon_repeated(Fraction(1, 10), 20, Fraction(0))
 
     assert 2 <= total < 2 + 1e-12
+
+
+def test_whole_numbers_are_numbers_as_fractions_are():
+    one = Fraction(1)
+
+    assert optimal_epsilon([1, 1], 0) == optimal_epsilon([one, one], Fraction(0))
+    assert optimal_epsilon_per_query(1, 2, 0) == optimal_epsilon_per_query(one, 2, Fraction(0)) == Fraction(1, 2)
+    assert optimal_loss_approximate(1, 0, 3, 0) == optimal_loss_approximate(one, Fraction(0), 3, Fraction(0)) == 3
 
 
 def test_nothing_released_costs_nothing():
@@ -159,6 +168,8 @@ def test_a_loss_out_of_range_or_in_floating_point_is_refused(bad: Fraction):
 def test_bad_arguments_are_refused_with_their_value():
     with pytest.raises(MechanismError, match="delta is 1;"):
         optimal_epsilon([Fraction(1)], Fraction(1))
+    with pytest.raises(MechanismError, match="queries must be an int, not float"):
+        optimal_epsilon_repeated(Fraction(1), 2.5, Fraction(0))
     with pytest.raises(MechanismError, match="queries is 0"):
         optimal_epsilon_repeated(Fraction(1), 0, DELTA)
     with pytest.raises(MechanismError, match="20 different eps"):

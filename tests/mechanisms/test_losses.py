@@ -21,8 +21,6 @@ from fleetcount_mechanisms.losses import (
     message_epsilon,
     message_epsilon_binary,
     message_epsilon_of_face,
-    release_epsilon_one_cell,
-    release_epsilon_two_cell,
     response_release_epsilon,
 )
 from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, TwoSidedNoise
@@ -30,6 +28,8 @@ from fleetcount_mechanisms.planned_noise import (
     noise_epsilon_for,
     noise_epsilon_one_cell,
     noise_epsilon_two_cell,
+    release_epsilon_one_cell,
+    release_epsilon_two_cell,
     release_sd,
     sampling_sd,
 )

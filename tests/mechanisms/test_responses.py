@@ -14,6 +14,8 @@ from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_mechanisms.response_laws import k_ary_sd, mangat_sd, two_coin_sd, unary_sd, warner_sd
 from fleetcount_mechanisms.responses import (
+    AsymmetricVector,
+    Flips,
     KaryResponse,
     Mangat,
     MangatVector,
@@ -197,6 +199,12 @@ def test_the_loss_of_unary_encodings_is_that_of_one_hot_truths() -> None:
         (lambda: KaryResponse.from_epsilon(Fraction(100), 3), "epsilon is 100, allowed: 0 < epsilon <= 20"),
         (lambda: RESPONSES[0].probability(2, 0), "output is 2"),
         (lambda: RESPONSES[3].probability(5, 0), "output is 5, allowed: 0..4"),
+        (lambda: RESPONSES[3].probability(0.5, 0), "output is 0.5, allowed: 0..4"),  # type: ignore[arg-type] # is refused
+        (lambda: MangatVector(Fraction(1, 3), 2).bit_probability(1, 0, 0), "cell is 0, allowed: 1..2"),
+        (lambda: MangatVector(Fraction(1, 3), 2).bit_probability(1, 0, 3), "cell is 3, allowed: 1..2"),
+        (lambda: MangatVector(Fraction(1, 3), 2).standard_deviation(1, 2, 0), "cell is 0, allowed: 1..2"),
+        (lambda: AsymmetricVector(Fraction(1, 3), (Flips.UP, Flips.DOWN)).hides(-1, 1), "value is -1, allowed: 0..2"),
+        (lambda: AsymmetricVector(Fraction(1, 3), (Flips.UP, Flips.DOWN)).hides(1, 3), "value is 3, allowed: 0..2"),
         (lambda: RESPONSES[0].randomize(2, Number(1)), "a truth must be in 0..1"),
         (lambda: RESPONSES[3].randomize(-1, Number(1)), "a truth must be in 0..4"),
         (lambda: MangatVector(Fraction(1, 3), 2).randomize_bits((1, 2), Number(1)), "a truth must be in 0..1"),

@@ -201,6 +201,9 @@ def faces(*numerators: int) -> tuple[Fraction, ...]:
             "face probabilities has 2 entries, allowed: exactly 3",
         ),
         (lambda: UNIFORM[0].face_probability(4), "face is 4, allowed: 0..3"),
+        (lambda: UNIFORM[0].face_probability(0.5), "face is 0.5, allowed: 0..3"),  # type: ignore[arg-type] # is refused
+        (lambda: UNIFORM[0].round_two_probability(1, 4), "a truth must be in 0..3"),
+        (lambda: UNIFORM[0].pair_probability(0, 1, -1), "a truth must be in 0..3"),
         (lambda: estimate(UNIFORM[0], [1, 2]), "difference has 2 entries, allowed: exactly 3"),
         (lambda: toss(UNIFORM[0], 4, SystemRandom()), "a truth must be in 0..3"),
         (lambda: toss(WEIGHTED, -1, SystemRandom()), "a truth must be in 0..3"),

@@ -90,8 +90,10 @@ def test_sets_of_one_value_are_the_values_themselves() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Truth(4, 5), "up to 5 values, allowed: 1 to 4"),
-        (lambda: Truth(4, 0), "up to 0 values, allowed: 1 to 4"),
+        (lambda: Truth(4, 5), "values at once is 5, allowed: 1..4"),
+        (lambda: Truth(4, 0), "values at once is 0, allowed: 1..4"),
+        (lambda: Truth(4, 1.5), "values at once is 1.5, allowed: 1..4"),  # type: ignore[arg-type]
+        (lambda: Levels(4, most=True), "values at once is True, allowed: 1..4"),
         (lambda: Levels(4, (2, 2), (1, 2), most=2), "asked of sets, allowed: cells and the total"),
         (lambda: Levels(4, margins=(2, 2), most=2), "asked of sets"),
         (lambda: Levels(4, weighted=True, most=2), "asked of sets"),

@@ -10,7 +10,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final, cast
 
-from fleetcount_mechanisms.errors import MechanismError, did_you_mean, require_at_least
+from fleetcount_mechanisms.errors import MechanismError, did_you_mean, require_at_least, require_between
 from fleetcount_mechanisms.responses import (
     AsymmetricVector,
     Flips,
@@ -108,8 +108,7 @@ class Truth:
     def __post_init__(self) -> None:
         """Check both numbers."""
         require_at_least("values", self.values, 1)
-        if not 1 <= self.most <= self.values:
-            raise MechanismError(f"a device has up to {self.most} values, allowed: 1 to {self.values}")
+        require_between("number of values at once", self.most, 1, self.values)
 
 
 BitVectorResponse = MangatVector | OptimizedUnaryEncoding | AsymmetricVector

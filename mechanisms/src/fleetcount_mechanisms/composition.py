@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from decimal import Decimal
 from fractions import Fraction
 
-from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.errors import MechanismError, require_fraction
 from fleetcount_mechanisms.randomness import WIDE, exp_minus_bounds, float_up, near_decimal, near_log
 from fleetcount_mechanisms.repeated import (
     LARGEST_EPSILON,
@@ -57,7 +57,7 @@ def optimal_epsilon(epsilons: Sequence[Fraction], delta: Fraction) -> float:
     outcomes, total_weight = _outcomes(epsilons)
     if not outcomes:
         return 0.0
-    slack = delta * total_weight
+    slack = Fraction(delta) * total_weight
     best, first, second = Fraction(1), 0, 0
     for weight, other in outcomes:
         first, second = first + weight, second + other
@@ -87,7 +87,7 @@ def optimal_loss_approximate(epsilon: Fraction, delta_each: Fraction, copies: in
     require_delta(delta_each)
     require_delta(delta)
     require_queries(copies)
-    left = 1 - (1 - delta) / (1 - delta_each) ** copies
+    left = 1 - Fraction(1 - delta) / (1 - delta_each) ** copies
     if left < 0:
         raise MechanismError(f"delta is {delta}; it must be at least 1-(1-{delta_each})**{copies}, the delta of all")
     return optimal_loss_repeated(epsilon, copies, left)
@@ -101,7 +101,7 @@ def optimal_delta_repeated(epsilon: Fraction, copies: int, total: Fraction) -> F
     Raises:
         MechanismError: eps not in (0, 700], copies not in 1..10**6, or a negative total.
     """
-    if total < 0:
+    if require_fraction("total epsilon", total) < 0:
         raise MechanismError(f"total epsilon is {total}; it must be at least 0")
     outcomes = repeated_outcomes(epsilon, copies)
     if total >= epsilon * copies:
@@ -126,17 +126,15 @@ def optimal_epsilon_per_query(total: Fraction, queries: int, delta: Fraction) ->
     checked_epsilon(total)
     require_queries(queries)
     require_delta(delta)
-    low, high = (
-        0,
-        int(INVERSE_DENOMINATOR * min(total + 1 + Fraction(_log_up(1 / (1 - delta))), Fraction(LARGEST_EPSILON))),
-    )
+    share = total + 1 + Fraction(_log_up(1 / (1 - Fraction(delta))))
+    low, high = 0, int(INVERSE_DENOMINATOR * min(share, Fraction(LARGEST_EPSILON)))
     while high - low > 1:
         middle = (low + high) // 2
         if optimal_epsilon_repeated(Fraction(middle, INVERSE_DENOMINATOR), queries, delta) <= total:
             low = middle
         else:
             high = middle
-    return max(Fraction(low, INVERSE_DENOMINATOR), total / queries)
+    return max(Fraction(low, INVERSE_DENOMINATOR), Fraction(total) / queries)
 
 
 def _outcomes(epsilons: Sequence[Fraction]) -> tuple[list[tuple[int, int]], int]:

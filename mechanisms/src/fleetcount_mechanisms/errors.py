@@ -79,6 +79,17 @@ def require_at_least(name: str, value: object, least: int) -> int:
     return value
 
 
+def require_between(name: str, value: object, least: int, most: int) -> int:
+    """Return `value` as an int from `least` to `most`.
+
+    Raises:
+        MechanismError: another value.
+    """
+    if type(value) is not int or not least <= value <= most:
+        raise MechanismError(f"{name} is {value!r}, allowed: {least}..{most}")
+    return value
+
+
 def require_position(truth: object, values: int) -> int:
     """Return a device's truth if it is a position in 0..`values`; the message never shows it.
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby, pairwise
 from math import prod
 
-from fleetcount_mechanisms.errors import MechanismError, require_at_least
+from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_between
 from fleetcount_mechanisms.noise import NoiseLaw
 
 
@@ -70,8 +70,7 @@ class Levels:
             )
 
     def _check_rows(self) -> None:
-        if not 1 <= self.most <= self.values:
-            raise MechanismError(f"a device has up to {self.most} values, allowed: 1 to {self.values}")
+        require_between("number of values at once", self.most, 1, self.values)
         if self.most > 1 and (len(self.sides) > 1 or self.margins or self.weighted):
             raise MechanismError("zooms, margins or a weighted sum are asked of sets, allowed: cells and the total")
         if self.weighted and self.values == 1:

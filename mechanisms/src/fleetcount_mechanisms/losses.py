@@ -8,18 +8,19 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
-from math import exp, expm1, lgamma, log, log1p
+from math import exp, lgamma, log, log1p
 from typing import Final, cast
 
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, BitVectorResponse, Relation, channel_of, kind_of
 from fleetcount_mechanisms.design import Design
-from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
+from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.levels import Move
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
 from fleetcount_mechanisms.randomness import float_up, near_exp, near_log, rounded_up
 from fleetcount_mechanisms.renyi import (
     amplified,
     best_order,
+    checked_rate,
     gaussian_rho,
     order_epsilon,
     pure_divergence,
@@ -294,46 +295,6 @@ def exposure(sampling_rate: Fraction, queries: int) -> Fraction:
         MechanismError: p not in (0, 1], or Q below 0.
     """
     return 1 - (1 - checked_rate(sampling_rate)) ** require_at_least("queries", queries, 0)
-
-
-def checked_rate(sampling_rate: object) -> Fraction:
-    """Return an exact sampling rate; raises MechanismError for one that is not, or not in (0, 1]."""
-    rate = require_fraction("sampling rate", sampling_rate)
-    if not 0 < rate <= 1:
-        raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")
-    return rate
-
-
-def checked_floats(sampling_rate: Fraction | float, epsilon: Fraction | float) -> tuple[float, float]:
-    """Return a sampling rate and a loss; raises MechanismError for p not in (0, 1] or a loss not in (0, 100]."""
-    rate, loss = float(sampling_rate), float(epsilon)
-    if not 0 < rate <= 1:
-        raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")
-    if not 0 < loss <= 100:
-        raise MechanismError(f"epsilon is {loss}, allowed: 0 < epsilon <= 100")
-    return rate, loss
-
-
-def release_epsilon_one_cell(sampling_rate: Fraction | float, noise_epsilon: Fraction | float) -> float:
-    """Return eps' = ln(1 + p (e**e1 - 1)), the loss of the noised release for one-cell neighbours; for display.
-
-    Raises:
-        MechanismError: p not in (0, 1], or e1 not in (0, 100].
-    """
-    rate, noise = checked_floats(sampling_rate, noise_epsilon)
-    return log1p(rate * expm1(noise))
-
-
-def release_epsilon_two_cell(sampling_rate: Fraction | float, noise_epsilon: Fraction | float) -> float:
-    """Return eps' = ln[(1 + p (e**e1 - 1))/(1 - p (1 - e**-e1))], the loss for two-cell neighbours; for display.
-
-    Raises:
-        MechanismError: p not in (0, 1], or e1 not in (0, 100].
-    """
-    rate, noise = checked_floats(sampling_rate, noise_epsilon)
-    if rate == 1:
-        return 2 * noise
-    return log1p(rate * expm1(noise)) - log1p(rate * expm1(-noise))
 
 
 def exact_release_epsilon(rate: Fraction, noise: Fraction, neighbours: Neighbours) -> Fraction:

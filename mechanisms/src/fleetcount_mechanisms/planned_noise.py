@@ -18,14 +18,13 @@ from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.losses import (
     NOISE_GRID,
     Neighbours,
-    checked_floats,
-    checked_rate,
     neighbours_of,
     response_release_epsilon,
     stated_loss,
 )
 from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.randomness import fraction_down, near_exp, near_log, near_sqrt, rounded_up
+from fleetcount_mechanisms.renyi import checked_rate
 
 _FREQUENT: Final = Fraction(1, 5)
 """The rate from which on a total of sampled answers has 4 times the variance of a cell, and not 8 times."""
@@ -176,6 +175,38 @@ def scaled(noise: NoiseLaw, ratio: Fraction) -> NoiseLaw:
     if isinstance(noise, OneSidedNoise):
         return OneSidedNoise(min(noise.epsilon / ratio, Fraction(LARGEST_PLANNED_EPSILON)), noise.direction)
     raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose levels may differ")
+
+
+def checked_floats(sampling_rate: Fraction | float, epsilon: Fraction | float) -> tuple[float, float]:
+    """Return a sampling rate and a loss; raises MechanismError for p not in (0, 1] or a loss not in (0, 100]."""
+    rate, loss = float(sampling_rate), float(epsilon)
+    if not 0 < rate <= 1:
+        raise MechanismError(f"sampling rate is {rate}, allowed: 0 < sampling rate <= 1")
+    if not 0 < loss <= 100:
+        raise MechanismError(f"epsilon is {loss}, allowed: 0 < epsilon <= 100")
+    return rate, loss
+
+
+def release_epsilon_one_cell(sampling_rate: Fraction | float, noise_epsilon: Fraction | float) -> float:
+    """Return eps' = ln(1 + p (e**e1 - 1)), the loss of the noised release for one-cell neighbours; for display.
+
+    Raises:
+        MechanismError: p not in (0, 1], or e1 not in (0, 100].
+    """
+    rate, noise = checked_floats(sampling_rate, noise_epsilon)
+    return log1p(rate * expm1(noise))
+
+
+def release_epsilon_two_cell(sampling_rate: Fraction | float, noise_epsilon: Fraction | float) -> float:
+    """Return eps' = ln[(1 + p (e**e1 - 1))/(1 - p (1 - e**-e1))], the loss for two-cell neighbours; for display.
+
+    Raises:
+        MechanismError: p not in (0, 1], or e1 not in (0, 100].
+    """
+    rate, noise = checked_floats(sampling_rate, noise_epsilon)
+    if rate == 1:
+        return 2 * noise
+    return log1p(rate * expm1(noise)) - log1p(rate * expm1(-noise))
 
 
 def noise_epsilon_one_cell(target_epsilon: Fraction | float, sampling_rate: Fraction | float) -> float:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from decimal import Decimal
 from fractions import Fraction
 
-from fleetcount_mechanisms.errors import MechanismError, require_fraction
+from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
 from fleetcount_mechanisms.randomness import WIDE, near_decimal
 
 LARGEST_COPIES = 1_000_000
@@ -73,5 +73,4 @@ def require_delta(delta: Fraction) -> None:
 
 def require_queries(queries: int) -> None:
     """Refuse fewer than one query with MechanismError."""
-    if queries < 1:
-        raise MechanismError(f"queries is {queries}; it must be at least 1")
+    require_at_least("queries", queries, 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from math import exp, lcm, sqrt
 
-from fleetcount_mechanisms.errors import MechanismError, require_position, require_positive
+from fleetcount_mechanisms.errors import MechanismError, require_between, require_position, require_positive
 from fleetcount_mechanisms.randomness import (
     RandomSource,
     UniformBelow,
@@ -104,10 +104,8 @@ class BinaryLaw:
             MechanismError: output or truth is neither 0 nor 1.
         """
         require_position(truth, 1)
-        if output not in (0, 1):
-            raise MechanismError(f"output is {output}, allowed: 0 or 1")
         one = self.given_yes if truth else self.given_no
-        return one if output else 1 - one
+        return one if require_between("output", output, 0, 1) else 1 - one
 
     def draw(self, truth: int, source: RandomSource) -> int:
         """Return a random answer, 0 or 1, to a truth of 0 or 1.

@@ -18,6 +18,7 @@ from typing import Protocol, Self
 from fleetcount_mechanisms.errors import (
     MechanismError,
     require_at_least,
+    require_between,
     require_counts,
     require_fraction,
     require_open_unit,
@@ -254,8 +255,7 @@ class KaryResponse:
         Raises:
             MechanismError: output or truth not in 0..V.
         """
-        if not 0 <= output <= self.values:
-            raise MechanismError(f"output is {output}, allowed: 0..{self.values}")
+        require_between("output", output, 0, self.values)
         return self.keep if output == require_position(truth, self.values) else self.other
 
     def randomize(self, truth: int, source: RandomSource) -> int:
@@ -306,9 +306,12 @@ class _BitVector:
         """Return P[the bit of a cell 1..V says `output` | its truth].
 
         Raises:
-            MechanismError: output or truth is neither 0 nor 1.
+            MechanismError: output or truth is neither 0 nor 1, or no such cell.
         """
-        return self.bit_laws[cell - 1].probability(output, truth)
+        return self._law(cell).probability(output, truth)
+
+    def _law(self, cell: int) -> BinaryLaw:
+        return self.bit_laws[require_between("cell", cell, 1, self.values) - 1]
 
     def randomize_bits(self, truth_bits: Sequence[int], source: RandomSource) -> tuple[int, ...]:
         """Return V answered bits for V true bits.
@@ -323,7 +326,7 @@ class _BitVector:
 
     def standard_deviation(self, count: int, population: int, cell: int = 1) -> float:
         """Return the sd of a cell's estimate for `count` among `population`, before central noise."""
-        law = self.bit_laws[cell - 1]
+        law = self._law(cell)
         return response_sd(count, population, float(law.given_yes), float(law.given_no))
 
 
@@ -447,7 +450,8 @@ class AsymmetricVector(_BitVector):
 
     def hides(self, value: int, other: int) -> bool:
         """Return whether an answer of a device with `value` can be explained by `other`, 0..V each, 0 being none."""
-        have, lack = (self.flips[one - 1] if one else Flips.BOTH for one in (value, other))
+        pair = (require_between("value", one, 0, self.values) for one in (value, other))
+        have, lack = (self.flips[one - 1] if one else Flips.BOTH for one in pair)
         return value == other or (have is not Flips.DOWN and lack is not Flips.UP)
 
     @property

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from fleetcount_mechanisms.errors import (
     MechanismError,
     require_at_least,
+    require_between,
     require_counts,
     require_fraction,
     require_open_unit,
@@ -125,8 +126,7 @@ class SamplingDie:
         Raises:
             MechanismError: no such face.
         """
-        if not 0 <= face <= self.values:
-            raise MechanismError(f"face is {face}, allowed: 0..{self.values}")
+        require_between("face", face, 0, self.values)
         if self.face_probabilities is None:
             return (1 - self.sampling_rate) / (self.values + 1)
         return self.face_probabilities[face]
@@ -142,10 +142,12 @@ class SamplingDie:
 
     def round_two_probability(self, output: int, truth: int) -> Fraction:
         """Return P[round two says `output` | truth] (Equation 13)."""
-        return self.face_probability(output) + (self.sampling_rate if output == truth else 0)
+        told = output == require_position(truth, self.values)
+        return self.face_probability(output) + (self.sampling_rate if told else 0)
 
     def pair_probability(self, round_one: int, round_two: int, truth: int) -> Fraction:
         """Return P[both rounds | truth]: what all aggregators together see of one device."""
+        require_position(truth, self.values)
         same = self.face_probability(round_one) if round_one == round_two else Fraction(0)
         return same + (self.sampling_rate if (round_one, round_two) == (0, truth) else 0)
 

@@ -68,6 +68,18 @@ def test_an_epsilon_is_the_number_that_it_is_printed_as(epsilon: object) -> None
         ({"aim": {}, "zooms": 2, "values": 16}, "aim is empty, allowed: cell, block, total"),
         ({"aim": {"cells": 1}, "zooms": 2, "values": 16}, "aim is 'cells', allowed: cell, block, total"),
         ({"aim": {"cell": 0}, "zooms": 2, "values": 16}, "aim cell: '0' is out of range"),
+        ({"aim": ["cell"], "zooms": 2, "values": 16}, "aim is \"['cell']\", allowed: a text or a mapping of cell"),
+        ({"zooms": 10**30, "values": 16}, "zooms is 1000000000000000000000000000000, allowed: 2 to 8"),
+        ({"zooms": 2.0, "values": 16}, "zooms is '2.0', allowed: 2 to 8, or the sides: several"),
+        ({"zooms": (1, 2.0), "values": 16}, "zooms is '2.0', allowed: a whole number from 1 to 128"),
+        ({"zooms": "1,x", "values": 16}, "zooms: 'x' is not a whole number; it must be 1 to 128"),
+        ({"zooms": 2, "values": 16, "shares": 1}, "shares is '1', allowed: several, or a text of them with commas"),
+        ({"mechanism": "asymmetric", "epsilon_local": 1, "flips": 1}, "flips is '1', allowed: several"),
+        ({"mechanism": "k-ary"}, "epsilon_local is missing, allowed of k-ary answers: at least 0.001 and at most 10"),
+        ({"aggregators": "2"}, "aggregators is '2', allowed: a whole number from 2 to 5"),
+        ({"mechanism": "direct", "at_once": 5}, "at_once is '5', allowed: a whole number from 1 to 4"),
+        ({"mechanism": "direct", "total": "no"}, "total is 'no', allowed: True or False"),
+        ({"zooms": 2, "values": 16, "in_order": 1}, "in_order is '1', allowed: True or False"),
     ],
 )
 def test_what_cannot_be_planned_is_refused_by_name(changes: dict[str, Any], said: str) -> None:
@@ -121,9 +133,22 @@ def test_a_plan_is_seen_in_words_in_a_table_and_in_a_picture() -> None:
     pyplot.close(axes.figure)
 
 
+def test_several_of_a_kind_are_a_sequence_numpys_or_a_text_as_the_command_takes_it() -> None:
+    asked: dict[str, Any] = GOOD | {"values": 64, "mechanism": "direct", "aggregators": np.int64(3)}
+    zooms = [fc.plan(**asked, zooms=given).plan for given in ((1, 4), "1,4", np.array([1, 4]))]
+    shares = [fc.plan(**asked, zooms=2, shares=given).plan for given in ((0.8, 0.2), "0.8,0.2", np.array([0.8, 0.2]))]
+
+    assert zooms[0].design.levels.sides == (1, 4)
+    assert zooms[0].design.aggregators == 3
+    assert zooms[1:] == zooms[:1] * 2
+    assert shares[1:] == shares[:1] * 2
+    assert fc.plan(**asked, zooms="3").plan == fc.plan(**asked, zooms=np.int64(3)).plan
+    assert fc.plan(**asked, at_once=np.int64(2)).plan == fc.plan(**asked, at_once=2).plan
+
+
 def test_one_flip_is_that_of_all_values() -> None:
     asked: dict[str, Any] = {"devices": 300, "values": 3, "epsilon": 1, "mechanism": "asymmetric", "epsilon_local": 1}
 
-    one, each = (fc.plan(**asked, flips=flips).columns_of() for flips in ("up", ["up"] * 3))
+    one, each = (fc.plan(**asked, flips=flips).columns_of() for flips in ("up", "up, up,up"))
 
     assert one == each

@@ -3,7 +3,7 @@
 It must not ask a device. Numbers are exact: a float stands for the decimal that it is printed as.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from fractions import Fraction
@@ -17,8 +17,8 @@ import scipy
 from fleetcount_analysis.answers import quantile_sd
 from fleetcount_analysis.interval_words import level_text
 from fleetcount_analysis.reading import read
-from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth, answer_named, answer_names, most_of
-from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, Design, Outputs
+from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth, answer_named, answer_names, kind_named, most_of
+from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design, Outputs
 from fleetcount_mechanisms.errors import did_you_mean
 from fleetcount_mechanisms.levels import Levels, neighbouring_sides
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, Side, TwoSidedNoise
@@ -41,6 +41,7 @@ from fleetcount_protocol.limits import MAX_ZOOMS
 
 from fleetcount.analyst.tables import Row, Statement, Table, Tabular, axes_for, html_table, statement_of
 from fleetcount.command.numbers import EPSILON, LEVEL, SAMPLING_RATE, SHARE, WEIGHT, ExactNumber, parse_number
+from fleetcount.command.options import parse_count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -49,6 +50,7 @@ MOST_DEVICES: Final = 10**9
 MOST_VALUES: Final = 4095
 NOISES: Final = ("geometric", "gaussian")
 _POINTS: Final = 60
+_LARGEST_SIDE: Final = 1 << MAX_ZOOMS - 1
 ANY_GAUSSIAN: Final = GaussianNoise(Fraction(100))
 """Noise by which shares are chosen or said: what is best of Gaussian noise does not depend on how much there is."""
 _ONE_SIDED: Final = "one-sided"
@@ -67,15 +69,15 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     noise: str = "geometric",
     sampling_rate: Exact | None = None,
     epsilon_local: Exact | None = None,
-    aggregators: int = FEWEST_AGGREGATORS,
+    aggregators: SupportsIndex = FEWEST_AGGREGATORS,
     level: Exact = "0.95",
-    zooms: int | Sequence[int] | None = None,
-    shares: Sequence[Exact] | None = None,
+    zooms: SupportsIndex | Iterable[SupportsIndex] | str | None = None,
+    shares: Iterable[Exact] | str | None = None,
     in_order: bool = False,
     show: str | None = None,
     total: bool = True,
-    at_once: int = 1,
-    flips: Sequence[str] = (),
+    at_once: SupportsIndex = 1,
+    flips: Iterable[str] | str | None = None,
     direction: str | None = None,
     aim: str | Mapping[str, Exact] | None = None,
 ) -> "PlannedCount":
@@ -88,7 +90,8 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     points is read for; `at_once` is how many values a device has at once in a direct answer at most, and the total then
     how many have any; `flips` say of an asymmetric answer which way the bits are wrong, "up", "down" or "both", one for
     all values or one for each, and `direction` of one-sided noise whether it lies "up" or "down"; `total` false leaves
-    out the total that direct answers have for nothing and samples under Gaussian noise for next to nothing.
+    out the total that direct answers have for nothing and samples under Gaussian noise for next to nothing. Several of
+    a kind may be a text, as the command takes them: "1,8".
     `aim` chooses the shares of zooms: "cell", "block" or "total", or weights of them, {"block": 2, "cell": 1}; the
     shares are then `PlannedCount.shares`.
 
@@ -104,15 +107,21 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
         values,
         None if sampling_rate is None else exactly("sampling_rate", sampling_rate, SAMPLING_RATE),
         None if epsilon_local is None else exactly("epsilon_local", epsilon_local, EPSILON),
-        at_once,
-        [flips] if isinstance(flips, str) else flips,
+        _counted("at_once", at_once, 1, values),
+        [] if flips is None else _several("flips", flips),
     )
-    law, parts = noise_law(mechanism, noise), None if shares is None else [exactly("shares", x, SHARE) for x in shares]
-    asked = AskedLevels(zooms=zooms, shares=parts, in_order=in_order, total=total, show=show, aims=aims_of(aim))
-    spread = asked.spread(answer, mechanism, law, target)
-    planned = plan_question(
-        devices, answer, target, aggregators, noise=law, level=exactly("level", level, LEVEL), spread=spread
+    law = noise_law(mechanism, noise)
+    asked = AskedLevels(
+        zooms=_zooms_of(zooms),
+        shares=None if shares is None else [exactly("shares", one, SHARE) for one in _several("shares", shares)],
+        in_order=_flag("in_order", in_order),
+        total=_flag("total", total),
+        show=show,
+        aims=aims_of(aim),
     )
+    spread, asked_of = asked.spread(answer, mechanism, law, target), exactly("level", level, LEVEL)
+    several = _counted("aggregators", aggregators, FEWEST_AGGREGATORS, MOST_AGGREGATORS)
+    planned = plan_question(devices, answer, target, several, noise=law, level=asked_of, spread=spread)
     return PlannedCount(plan=facing(planned, direction))
 
 
@@ -146,6 +155,42 @@ def _counted(name: str, value: SupportsIndex, least: int, most: int) -> int:
     if (count := whole_number(value)) is None or not least <= count <= most:
         raise UsageError(f"{name} is {str(value)[:40]!r}, allowed: a whole number from {least} to {most}")
     return count
+
+
+def _flag(name: str, value: bool) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise UsageError(f"{name} is {str(value)[:40]!r}, allowed: True or False")
+    return bool(value)
+
+
+def _several(name: str, given: Iterable[Any], also: str = "") -> list[Any]:
+    """Return the parts of a sequence, or of a text with commas between them; `also` is what else is allowed.
+
+    Raises:
+        UsageError: neither.
+    """
+    if isinstance(given, str):
+        return [part.strip() for part in given.split(",")]
+    try:
+        return list(given)
+    except TypeError:  # As an array of no dimension says of itself, too.
+        raise UsageError(
+            f"{name} is {str(given)[:40]!r}, allowed: {also}several, or a text of them with commas"
+        ) from None
+
+
+def _zooms_of(given: SupportsIndex | Iterable[SupportsIndex] | str | None) -> int | tuple[int, ...] | None:
+    """Return how many zooms, or the sides of their squares; a text of one number says how many."""
+    if given is None or (count := whole_number(given)) is not None:
+        return None if given is None else count
+    sides = _several("zooms", cast("Iterable[Any]", given), f"2 to {MAX_ZOOMS}, or the sides: ")
+    if not isinstance(given, str):
+        return tuple(_counted("zooms", side, 1, _LARGEST_SIDE) for side in sides)
+    try:
+        numbers = tuple(parse_count(side, 1, _LARGEST_SIDE) for side in sides)
+    except ValueError as error:
+        raise UsageError(f"zooms: {error}") from None
+    return numbers[0] if len(numbers) == 1 else numbers
 
 
 def exactly(name: str, value: Exact, kind: ExactNumber) -> Fraction:
@@ -314,9 +359,10 @@ class AskedLevels:
             if self.in_order:
                 raise UsageError("the values are said to be in order, allowed with zooms")
             return None
-        sides = neighbouring_sides(max(1, self.zooms)) if isinstance(self.zooms, int) else tuple(self.zooms)
-        if not 2 <= len(sides) <= MAX_ZOOMS:
-            raise UsageError(f"zooms is {self.zooms}, allowed: 2 to {MAX_ZOOMS}")
+        count = self.zooms if isinstance(self.zooms, int) else len(self.zooms)
+        if not 2 <= count <= MAX_ZOOMS:  # Before there are so many: memory ends before numbers do.
+            raise UsageError(f"zooms is {str(self.zooms)[:40]}, allowed: 2 to {MAX_ZOOMS}")
+        sides = neighbouring_sides(count) if isinstance(self.zooms, int) else tuple(self.zooms)
         side, shares = isqrt(values), self.shares
         if not self.in_order and side * side != values:
             raise UsageError(
@@ -343,10 +389,12 @@ def aims_of(aim: str | Mapping[str, Exact] | None) -> dict[str, Fraction] | None
     """Return the weight of every number that is aimed at, from "block", "block=2,cell=1" or a mapping.
 
     Raises:
-        UsageError: an unknown word, one twice, or a weight that is not above 0 and at most 10^6.
+        UsageError: an unknown word, one twice, or a weight that is not above 0 and at most 10^6; or neither kind.
     """
     if aim is None:
         return None
+    if not isinstance(aim, str | Mapping):
+        raise UsageError(f"aim is {str(aim)[:40]!r}, allowed: a text or a mapping of {', '.join(AIMS)} to weights")
     given = [tuple(one.split("=", 1)) for one in aim.split(",")] if isinstance(aim, str) else list(aim.items())
     found: dict[str, Fraction] = {}
     for name, *weight in given:
@@ -455,8 +503,8 @@ def answer_law(
     """
     if mechanism not in (known := (*answer_names(), _ONE_SIDED)):
         raise UsageError(f"mechanism is {mechanism!r}, allowed: {', '.join(known)}{did_you_mean(mechanism, known)}")
-    if type(at_once) is not int or not 1 <= at_once <= values:
-        raise UsageError(f"at_once is {str(at_once)[:40]}, allowed: 1 to the number of values, {values}")
+    if not 1 <= at_once <= values:
+        raise UsageError(f"at_once is {at_once}, allowed: 1 to the number of values, {values}")
     if at_once > 1:
         if mechanism != "direct":
             raise UsageError(f"at_once is {at_once} of {mechanism} answers, allowed: of direct ones")
@@ -484,6 +532,8 @@ def _law_named(
         return answer_named(mechanism, values, epsilon_local=epsilon_local, parameters=given, flips=flips)
     given = {} if sampling_rate is None else {"sampling_rate": sampling_rate}
     name = "direct" if mechanism == _ONE_SIDED else mechanism
+    if epsilon_local is None and kind_named(name).from_epsilon is not None:
+        raise UsageError(f"epsilon_local is missing, allowed of {name} answers: {EPSILON.allowed}")
     return answer_named(name, values, epsilon_local=epsilon_local, parameters=given, flips=flips)
 
 

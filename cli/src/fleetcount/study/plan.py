@@ -22,6 +22,9 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 
 from fleetcount.analyst.planning import (
+    MOST_DEVICES,
+    MOST_VALUES,
+    NOISES,
     AskedLevels,
     aims_of,
     answer_law,
@@ -48,22 +51,19 @@ from fleetcount.command.statements import privacy_lines, statement_json
 from fleetcount.study.plan_cross import cross_errors, cross_lines, cross_spread
 from fleetcount.study.plan_windows import PlannedQuestion, compare_ways, parse_levels, plan_walks, total_sd
 
-_MOST_DEVICES: Final = 10**9
-_MOST_VALUES: Final = 4095
 _COLUMNS: Final = ("true count", "standard error", "low", "high", "width", "width in %")
-_NOISES: Final = ("geometric", "gaussian")
 _FLIPS: Final = ("up", "down", "both")
 _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 
 
 @click.command(cls=StrictCommand)
-@click.option("--devices", required=True, type=Count(1, _MOST_DEVICES), help="How many will answer.")
-@click.option("--values", required=True, type=Count(1, _MOST_VALUES), help="V, the cells or categories without 'none'.")
+@click.option("--devices", required=True, type=Count(1, MOST_DEVICES), help="How many will answer.")
+@click.option("--values", required=True, type=Count(1, MOST_VALUES), help="V, the cells or categories without 'none'.")
 @click.option(
     "--mechanism", default="sampling", show_default=True, help="As a question has it, or direct or one-sided."
 )
 @click.option("--epsilon", required=True, type=EPSILON, help="Loss of the published counts, 0.001 to 10.")
-@click.option("--noise", type=OneOf(_NOISES), default=_NOISES[0], show_default=True, help="Its law.")
+@click.option("--noise", type=OneOf(NOISES), default=NOISES[0], show_default=True, help="Its law.")
 @click.option("--sampling-rate", type=SAMPLING_RATE, help="Between 0 and 1/2 (default 0.45, 0.25 or 0.10 by V).")
 @click.option("--epsilon-local", type=EPSILON, help="Loss of one answer alone, where devices randomize it.")
 @click.option(
@@ -84,8 +84,8 @@ _THREATS: Final = ("one-honest", "all-collude", "none-trusted")
 @click.option("--shares", type=Several(SHARE), help="With --zooms: their parts of the budget, like 0.83,0.17.")
 @click.option("--aim", metavar="AIM", help="With --zooms: choose the shares for cell, block or total: block=2,cell=1.")
 @click.option("--show", type=OneOf(SHOWN), help="Of a direct number asked at V points: what is read.")
-@click.option("--cross", type=Several(Count(2, _MOST_VALUES)), help="The values are a table of signals, like 16,4.")
-@click.option("--at-once", type=Count(1, _MOST_VALUES), help="Direct: how many values a device has at once at most.")
+@click.option("--cross", type=Several(Count(2, MOST_VALUES)), help="The values are a table of signals, like 16,4.")
+@click.option("--at-once", type=Count(1, MOST_VALUES), help="Direct: how many values a device has at once at most.")
 @click.option("--direction", type=OneOf(_FLIPS[:2]), help="One-sided: no count too small, or none too large.")
 @click.option("--flips", type=Several(OneOf(_FLIPS)), help="Asymmetric: up, down or both, for all or each.")
 @click.option("--no-total", is_flag=True, help="Open no total of all cells, which costs a cell little or nothing.")
