@@ -1,15 +1,17 @@
 """Every wrong line of a configuration is refused by key, value and allowed range, in one line."""
 
 import base64
+import math
 import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client.config import load_settings
+from fleetcount_client.config import DeliverySettings, load_settings
 from fleetcount_client.device import Device
 from fleetcount_client.signals import read_signal
+from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.support.refusals import said_by
@@ -253,3 +255,18 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
 def test_a_certificate_file_that_is_none_is_refused_before_anything_runs(write: Callable[[str], Path]) -> None:
     with pytest.raises(ConfigError, match="certificate_file"):
         Device.from_config(write(GOOD))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spread", Fraction(11, 10)),
+        ("poll_interval_s", 0),
+        ("call_timeout_s", math.nan),
+        ("retry_base_s", -1),
+        ("session_lifetime_s", 10**7),
+    ],
+)
+def test_a_program_s_own_delivery_keeps_to_the_limits(key: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"{key} is .*; allowed is more than 0 and at most"):
+        DeliverySettings(**{key: value})  # type: ignore[arg-type]
