@@ -182,6 +182,7 @@ BAD_LINES: list[tuple[str, str, str]] = [
     ('file = "speed.txt"', 'fil = "speed.txt"', r'line \d+: signals\."Vehicle\.Speed"\.fil.*\'file\''),
     ('file = "speed.txt"', 'file = "speed.txt"\nvalue = 3', "exactly one"),
     ('file = "speed.txt"', "value = [1]", r"value is \[1\]"),
+    ('file = "speed.txt"', "value = nan", r"value is nan; allowed is a number"),
     ("[policy]", "[delivery]\nspread = 0\n[policy]", r"delivery\.spread is 0"),
     ("[policy]", "[delivery]\nretry_base_s = 10\nretry_cap_s = 5\n[policy]", r"retry_cap_s is 5.*at least"),
     ("[policy]", "[delivery]\nsession_lifetime_s = 1\n[policy]", r"session_lifetime_s is 1"),
