@@ -105,7 +105,7 @@ class PolicyRefusal:
 
 
 def in_range(limits: object, name: str, low: int, high: Fraction | int) -> None:
-    """Refuse a limit that is not above `low` and at most `high`."""
+    """Refuse what is not above `low` or not at most `high`."""
     if not low < (value := getattr(limits, name)) <= high:
         raise UsageError(f"{name} is {value}; allowed is more than {low} and at most {high}")
 
@@ -163,7 +163,7 @@ class OwnerPolicy:
     def __post_init__(self) -> None:
         from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET  # Only with the first policy.
 
-        if isinstance(self.signals, str):  # Every part of it would be allowed.
+        if isinstance(cast("object", self.signals), str):  # Every part of it would be allowed.
             raise UsageError(f"signals is {self.signals!r}; allowed is a set of VSS paths")
         for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon"):
             in_range(self, name, 0, LARGEST_BUDGET)
