@@ -6,8 +6,8 @@ from pathlib import Path
 import grpc
 import pytest
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_credential
-from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.key_files import TlsFiles, tls_context
+from fleetcount_transport.toml_table import ConfigError
 
 MARK = b"\xef\xbb\xbf"
 
@@ -40,5 +40,5 @@ def test_a_file_of_authorities_that_names_none_is_refused_before_anything_is_cal
     save_credential(tmp_path, "party", CertificateAuthority.create("ca").issue_aggregator("alpha", ["127.0.0.1"]))
     (tmp_path / "ca.crt").write_bytes(authority)
 
-    with pytest.raises(UsageError, match=r"ca\.crt holds no readable certificate"):
+    with pytest.raises(ConfigError, match=r"ca\.crt holds no readable certificate"):
         TlsFiles.read(tmp_path / "ca.crt", tmp_path / "party.crt", tmp_path / "party.key")
