@@ -1,15 +1,17 @@
 """Every wrong line of a configuration is refused by key, value and allowed range, in one line."""
 
 import base64
+import math
 import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from fleetcount_client.config import load_settings
+from fleetcount_client.config import DeliverySettings, load_settings
 from fleetcount_client.device import Device
 from fleetcount_client.signals import read_signal
+from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.toml_table import ConfigError
 
 from tests.support.refusals import said_by
@@ -180,6 +182,7 @@ BAD_LINES: list[tuple[str, str, str]] = [
     ('file = "speed.txt"', 'fil = "speed.txt"', r'line \d+: signals\."Vehicle\.Speed"\.fil.*\'file\''),
     ('file = "speed.txt"', 'file = "speed.txt"\nvalue = 3', "exactly one"),
     ('file = "speed.txt"', "value = [1]", r"value is \[1\]"),
+    ('file = "speed.txt"', "value = nan", r"value is nan; allowed is a number"),
     ("[policy]", "[delivery]\nspread = 0\n[policy]", r"delivery\.spread is 0"),
     ("[policy]", "[delivery]\nretry_base_s = 10\nretry_cap_s = 5\n[policy]", r"retry_cap_s is 5.*at least"),
     ("[policy]", "[delivery]\nsession_lifetime_s = 1\n[policy]", r"session_lifetime_s is 1"),
@@ -253,3 +256,18 @@ def test_a_missing_file_and_a_directory_are_refused(tmp_path: Path) -> None:
 def test_a_certificate_file_that_is_none_is_refused_before_anything_runs(write: Callable[[str], Path]) -> None:
     with pytest.raises(ConfigError, match="certificate_file"):
         Device.from_config(write(GOOD))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spread", Fraction(11, 10)),
+        ("poll_interval_s", 0),
+        ("call_timeout_s", math.nan),
+        ("retry_base_s", -1),
+        ("session_lifetime_s", 10**7),
+    ],
+)
+def test_a_program_s_own_delivery_keeps_to_the_limits(key: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"{key} is .*; allowed is more than 0 and at most"):
+        DeliverySettings(**{key: value})  # type: ignore[arg-type]

@@ -130,8 +130,13 @@ async def test_an_answer_whose_session_an_aggregator_has_lost_ends_and_the_sessi
     assert bytes(32) in {row.secret for row in device.spool.sessions()}, "its keys are erased"
 
 
-async def test_an_aggregator_that_lacks_the_key_of_one_answer_loses_no_other_of_the_session(tmp_path: Path) -> None:
-    """It keeps 64 keys below those of ended windows, and a window may end while an answer to it is on its way."""
+@pytest.mark.parametrize("reason", [RejectReason.UNKNOWN_SESSION, RejectReason.MALFORMED])
+async def test_an_aggregator_that_lacks_the_key_of_one_answer_loses_no_other_of_the_session(
+    tmp_path: Path, reason: RejectReason
+) -> None:
+    """It keeps 64 keys below those of ended windows, and a window may end while an answer to it is on its way; or the
+    session is that of a key that the device had before.
+    """
     world = Deployment()
     lacks, _ = world.ask(name="lacks"), world.ask(name="other", round_one_s=300, round_two_s=200)
     later = world.once(START + 700, name="later", round_one_s=300, round_two_s=200)
@@ -143,7 +148,7 @@ async def test_an_aggregator_that_lacks_the_key_of_one_answer_loses_no_other_of_
         if (answer.window_id, answer.round, position) != (lacks.window_id, 2, 1):
             return answers
         named = {"window_id": answer.window_id, "report_id": answer.report_id, "round": answer.round}
-        return (Refusal(session_id=answer.session_id, reason=RejectReason.UNKNOWN_SESSION, **named),)  # type: ignore[arg-type]
+        return (Refusal(session_id=answer.session_id, reason=reason, **named),)  # type: ignore[arg-type]
 
     transport.after = refuse
 

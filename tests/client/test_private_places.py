@@ -164,6 +164,7 @@ CORNERS = 'polygons = [{ corners = [["0", "0"], [4, 0], ["4", "4.5"]] }]'
             r"polygons\[0\]\.corners is .*; allowed is lines over at most 180 of x, not as from 179.9 to -179.9",
         ),
         (f'[private."{SIGNAL}"]\nvalues = [[1]]', "a list of numbers, texts"),
+        (f'[private."{SIGNAL}"]\nvalues = ["a", nan]', "a list of numbers, texts"),
         ('[questions]\njoin = "never"', "'ask' or 'auto'"),
     ],
 )

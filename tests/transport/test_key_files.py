@@ -7,6 +7,7 @@ import grpc
 import pytest
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_credential
 from fleetcount_transport.key_files import TlsFiles, tls_context
+from fleetcount_transport.toml_table import ConfigError
 
 MARK = b"\xef\xbb\xbf"
 
@@ -30,3 +31,14 @@ async def test_a_byte_order_mark_before_a_pem_is_passed_over_by_every_transport(
 
     assert answered.value.code() is grpc.StatusCode.UNIMPLEMENTED, "a server that was reached"
     assert tls_context(*files) is not None
+
+
+@pytest.mark.parametrize("authority", [b"", b"-----BEGIN CERTIFICATE-----\nAAAA"])
+def test_a_file_of_authorities_that_names_none_is_refused_before_anything_is_called(
+    tmp_path: Path, authority: bytes
+) -> None:
+    save_credential(tmp_path, "party", CertificateAuthority.create("ca").issue_aggregator("alpha", ["127.0.0.1"]))
+    (tmp_path / "ca.crt").write_bytes(authority)
+
+    with pytest.raises(ConfigError, match=r"ca\.crt holds no readable certificate"):
+        TlsFiles.read(tmp_path / "ca.crt", tmp_path / "party.crt", tmp_path / "party.key")

@@ -24,7 +24,7 @@ from fleetcount_transport.settings import (
 from fleetcount_transport.toml_table import ConfigError, Table, read_toml
 from fleetcount_transport.toml_values import Range
 
-from fleetcount_client.policy import JoinRule, OwnerPolicy, Trust
+from fleetcount_client.policy import JoinRule, OwnerPolicy, Trust, in_range
 from fleetcount_client.renewal import RenewalSettings
 from fleetcount_client.signal_config import read_signals
 from fleetcount_client.signals import SignalSource
@@ -139,6 +139,10 @@ class DeliverySettings:
     session_lifetime_s: int = setting(Table.integer, 60, 31 * _DAY_S, default=_DAY_S)
 
     def __post_init__(self) -> None:
+        in_range(self, "spread", 0, 1)
+        in_range(self, "session_lifetime_s", 0, 31 * _DAY_S)
+        for name in ("poll_interval_s", "call_timeout_s", "retry_base_s"):
+            in_range(self, name, 0, _DAY_S)
         if self.retry_cap_s is not None and self.retry_cap_s < self.retry_base_s:
             raise UnfitKeyError("retry_cap_s", allowed=f"at least retry_base_s ({self.retry_base_s:g})")
 

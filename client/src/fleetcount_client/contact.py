@@ -226,7 +226,7 @@ class Contacts:
 
     def troubles(self) -> str:
         """Return why nobody answers, each reason once."""
-        # What is asked for together fails for the reasons of all that were asked.
+        # Who is asked together fails for the reasons of all.
         reasons = {reason for one in self._known.values() for reason in one.trouble.split("; ") if reason}
         return "; ".join(sorted(reasons))
 

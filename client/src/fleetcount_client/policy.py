@@ -104,8 +104,9 @@ class PolicyRefusal:
     message: str
 
 
-def _in_range(name: str, value: Fraction | int, low: Fraction | int, high: Fraction | int) -> None:
-    if not low < value <= high:
+def in_range(limits: object, name: str, low: int, high: Fraction | int) -> None:
+    """Refuse what is not above `low` or not at most `high`."""
+    if not low < (value := getattr(limits, name)) <= high:
         raise UsageError(f"{name} is {value}; allowed is more than {low} and at most {high}")
 
 
@@ -162,19 +163,20 @@ class OwnerPolicy:
     def __post_init__(self) -> None:
         from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET  # Only with the first policy.
 
-        if isinstance(self.signals, str):  # Every part of it would be allowed.
+        if isinstance(cast("object", self.signals), str):  # Every part of it would be allowed.
             raise UsageError(f"signals is {self.signals!r}; allowed is a set of VSS paths")
         for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon"):
-            _in_range(name, getattr(self, name), 0, LARGEST_BUDGET)
-        _in_range("total_delta", self.total_delta, 0, Fraction(1, 1000))
-        _in_range("largest_chance", self.largest_chance, 0, 1)
-        _in_range("largest_expected_answers", self.largest_expected_answers, 0, _MAX_ANSWERS)
-        _in_range("largest_sampling_rate", self.largest_sampling_rate, 0, 1)
-        _in_range("smallest_min_batch_size", self.smallest_min_batch_size, 1, 10**9)
-        _in_range("budget_period_s", self.budget_period_s, _HOUR_S - 1, _TEN_YEARS_S)
-        _in_range("fresh_ledger_wait_s", self.ledger_wait_s, -1, _TEN_YEARS_S)
+            in_range(self, name, 0, LARGEST_BUDGET)
+        in_range(self, "total_delta", 0, Fraction(1, 1000))
+        in_range(self, "largest_chance", 0, 1)
+        in_range(self, "largest_expected_answers", 0, _MAX_ANSWERS)
+        in_range(self, "largest_sampling_rate", 0, 1)
+        in_range(self, "smallest_min_batch_size", 1, 10**9)
+        in_range(self, "budget_period_s", _HOUR_S - 1, _TEN_YEARS_S)
+        if self.fresh_ledger_wait_s is not None:
+            in_range(self, "fresh_ledger_wait_s", -1, _TEN_YEARS_S)
         if self.enrolment_wait_s is not None:
-            _in_range("enrolment_wait_s", self.enrolment_wait_s, -1, self.ledger_wait_s)
+            in_range(self, "enrolment_wait_s", -1, self.ledger_wait_s)
 
     def __hash__(self) -> int:
         """Return a hash of two fields: a device has one policy, mostly the same object, and fractions take long."""

@@ -5,6 +5,7 @@ Reads a table, never a signal.
 
 from typing import Final, cast
 
+from fleetcount_protocol.window.signal import Kind, kind_of
 from fleetcount_transport.settings import read_rows, read_settings, setting, settings
 from fleetcount_transport.toml_table import Table
 
@@ -24,7 +25,7 @@ def _polygons(table: Table, key: str) -> tuple[Polygon, ...]:
 def _values(table: Table, key: str) -> frozenset[bool | float | str]:
     values = table.raw(key)
     listed = cast("list[object]", values) if isinstance(values, list) else [None]
-    if not all(isinstance(one, bool | int | float | str) for one in listed):
+    if not {None, Kind.OTHER}.isdisjoint(map(kind_of, listed)):
         raise table.refuse(key, "a list of numbers, texts, true or false")
     return frozenset(cast("list[bool | float | str]", listed))
 

@@ -40,6 +40,8 @@ _SOON_S: Final = 5.0
 _INSTALMENT_LABEL: Final = b"FCDI02"
 _INSTALMENT_HEAD: Final = struct.Struct(">6s32s16s16sHB")
 _KEY_REFUSALS: Final = frozenset({RejectReason.UNKNOWN_KEY, RejectReason.BAD_SEAL})
+# Malformed is also a report in a session that the device opened under another key, of before.
+_SESSION_REFUSALS: Final = frozenset({RejectReason.UNKNOWN_SESSION, RejectReason.MALFORMED})
 
 
 def encode_instalment(instalment: Instalment) -> bytes:
@@ -340,7 +342,7 @@ class Delivery:
         try:
             (answer,) = await self._transport.upload(window, entry.position, [instalment])
             if isinstance(answer, Refusal):
-                if answer.reason is RejectReason.UNKNOWN_SESSION:
+                if answer.reason in _SESSION_REFUSALS:
                     self._sessions.forget(instalment.session_id)
                 return _Attempt.AGAIN if worth_retrying(answer.reason) else answer.reason
             check_receipt(secret_of(session), instalment, answer)

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
 from fleetcount_protocol.ids import is_loopback, split_endpoint
+from fleetcount_protocol.window.signal import Kind, kind_of
 from fleetcount_transport.settings import UnfitKeyError, names_of, read_table, setting, settings
 from fleetcount_transport.toml_table import Table
 
 from fleetcount_client.shapes import AnySource, Shape, ShapedSource
 from fleetcount_client.signal_tables import MOST_JOINED, fresh_s, joined
-from fleetcount_client.signals import FileSource, SignalSource, constant
+from fleetcount_client.signals import FileSource, Said, SignalSource, constant
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -46,11 +47,11 @@ def _socket(table: Table, key: str) -> str:
     return address
 
 
-def _constant(table: Table, key: str) -> bool | float | str:
+def _constant(table: Table, key: str) -> Said:
     value = table.raw(key)
-    if not isinstance(value, bool | int | float | str):
+    if kind_of(value) in (None, Kind.OTHER):
         raise table.refuse(key, "a number, a text, true or false")
-    return value
+    return cast("Said", value)
 
 
 @settings
@@ -58,7 +59,7 @@ class ValueTable:
     """[signals."PATH"]: a signal that is the whole content of a `file`, or always one `value`."""
 
     file: tuple[Path, ...] = setting(_files, default=())
-    value: bool | float | str | None = setting(_constant, default=None)
+    value: Said = setting(_constant, default=None)
 
 
 @settings

@@ -71,15 +71,18 @@ class TlsFiles:
         """Return the content of the three files.
 
         Raises:
-            ConfigError, UsageError: one is missing or holds something else, the key is not the certificate's, or the
-                certificate is for another purpose than the one given.
+            ConfigError: one is missing or holds something else, the key is not the certificate's, or the certificate is
+                for another purpose than the one given.
         """
-        from fleetcount_protocol.channel.certificates import load_certificate, load_private_key
+        from fleetcount_protocol.channel.certificates import load_authorities, load_certificate, load_private_key
 
         try:
+            load_authorities(ca_file)
             certificate, key = load_certificate(certificate_file), load_private_key(key_file)
         except OSError as error:
             raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
+        except UsageError as error:
+            raise ConfigError(str(error)) from None
         if certificate.public_key() != key.public_key():
             raise ConfigError(f"{key_file} is not the key of {certificate_file}")
         if purpose is not None:

@@ -21,7 +21,7 @@ from fleetcount_simulator.network.deployments import endpoint_of, hosts_of
 
 from fleetcount.command.base import StrictCommand, one_line
 from fleetcount.command.options import PATH, read_bytes, read_text, write_file
-from fleetcount.keys.describing import host_and_port
+from fleetcount.keys.describing import host_and_port, listening_host
 from fleetcount.keys.descriptors import authorities_pem, read_operators
 from fleetcount.keys.joining import (
     FINGERPRINT,
@@ -39,7 +39,6 @@ from fleetcount.keys.requests import (
     OUTPUT,
     begin_party,
     check_file_name,
-    listening_host,
     sample,
     say_made,
 )

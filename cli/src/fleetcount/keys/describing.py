@@ -10,7 +10,7 @@ from typing import Final
 
 from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_protocol.errors import UsageError
-from fleetcount_protocol.ids import check_host, split_endpoint
+from fleetcount_protocol.ids import check_host, is_loopback, split_endpoint
 from fleetcount_protocol.window.fields import Aggregator
 from fleetcount_transport.toml_writing import toml_base64, toml_tables, toml_text
 
@@ -98,3 +98,8 @@ def host_and_port(text: str, port: int) -> tuple[str, int]:
             f"--host is {text[:60]!r}, where others reach nobody; it must be this machine's name or address"
         )
     return host, port
+
+
+def listening_host(host: str) -> str:
+    """Return the address on which a server listens that is reached at a host: this machine's loopback, or every one."""
+    return host if is_loopback(host) else "0.0.0.0"  # noqa: S104 - a host is a name for others; TLS guards the port

@@ -42,7 +42,7 @@ from fleetcount_transport.toml_writing import toml_tables, toml_text
 
 from fleetcount.command.base import RefusedByPolicyError, StrictCommand, one_line, utc
 from fleetcount.command.options import PATH, Count, read_text, write_file
-from fleetcount.keys.describing import check_names, encode_descriptor, fingerprint_of, host_and_port
+from fleetcount.keys.describing import check_names, encode_descriptor, fingerprint_of, host_and_port, listening_host
 from fleetcount.keys.descriptors import OperatorParts, authorities_pem, read_whole_descriptor
 from fleetcount.keys.joining import (
     FINGERPRINT,
@@ -55,7 +55,7 @@ from fleetcount.keys.joining import (
     refuse_another,
 )
 from fleetcount.keys.pki_directory import Issued, PkiDirectory
-from fleetcount.keys.requests import MIN_BATCH, SHOWN_DIGITS, Request, listening_host, new_directory, read_request
+from fleetcount.keys.requests import MIN_BATCH, SHOWN_DIGITS, Request, new_directory, read_request
 
 _CONFIG: Final = "aggregator.toml"
 _DIRECTORY: Final = click.option(

@@ -14,7 +14,7 @@ from fleetcount_transport.toml_writing import toml_text
 
 from fleetcount.command.base import StrictCommand
 from fleetcount.command.numbers import Length
-from fleetcount.keys.describing import host_and_port
+from fleetcount.keys.describing import host_and_port, listening_host
 from fleetcount.keys.descriptors import authorities_pem, read_operators
 from fleetcount.keys.party_files import reader_toml
 from fleetcount.keys.requests import (
@@ -24,7 +24,6 @@ from fleetcount.keys.requests import (
     OUTPUT,
     begin_party,
     check_file_name,
-    listening_host,
     sample,
     say_made,
 )

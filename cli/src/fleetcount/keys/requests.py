@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_protocol.channel.certificates import Purpose, general_name, public_key_digest, save_private_key
 from fleetcount_protocol.errors import MachineError, UsageError
-from fleetcount_protocol.ids import Digest, is_loopback
+from fleetcount_protocol.ids import Digest
 
 from fleetcount.command.base import one_line
 from fleetcount.command.options import PATH, Count, check_output_directory, read_bytes, write_file
@@ -173,8 +173,3 @@ def say_made(output: Path, name: str, made: bool, rows: Sequence[tuple[str, str]
     handed = f"key {key}: hand it to one of the operators (fleetcount operator admit), and put {name}.crt, its reply,"
     for what, text in (*rows, (str(asked), f"{handed} beside it")):
         click.echo(one_line(f"{what}: {text}"))
-
-
-def listening_host(host: str) -> str:
-    """Return the address on which a server listens that is reached at a host: this machine's loopback, or every one."""
-    return host if is_loopback(host) else "0.0.0.0"  # noqa: S104 - a host is a name for others; TLS guards the port
