@@ -227,6 +227,35 @@ def test_revoking_by_file_and_by_name_adds_to_a_signed_list_with_rising_numbers(
     assert numbers == sorted(set(numbers))
 
 
+def test_a_lost_deny_list_denies_nobody_anew_until_a_copy_that_an_aggregator_keeps_is_put_back(
+    fleetcount: Callable, made: Path
+) -> None:
+    old, _ = enrol(fleetcount, "one"), enrol(fleetcount, "two")
+    assert fleetcount("pki", "revoke", "--pki", "PKI", "--certificate", "one.crt").code == 0
+    lost = made / "PKI" / "deny-list"
+    signed = lost.read_bytes()
+
+    source = DenySource(file=lost, kept=made / "kept")
+    Denials.open(source, load_authorities(made / "PKI" / "devices.crt"), time.time)
+    for broken in (None, b"", signed[:-1]):
+        lost.unlink()
+        if broken is not None:
+            lost.write_bytes(broken)
+        before = tree(made / "PKI")
+        for command in (("deny-list",), ("revoke", "--certificate", "two.crt"), ("list",)):
+            options = () if command == ("list",) else ("--valid-days", "7")
+            ran = fleetcount("pki", *command, "--pki", "PKI", *options)
+            assert (ran.code, tree(made / "PKI")) == (2, before)
+            assert "deny-list" in ran.err
+            assert "if it is lost, put back the newest copy: aggregators that read it keep one" in ran.err
+        lost.touch()
+
+    lost.write_bytes((made / "kept").read_bytes())
+    assert fleetcount("pki", "revoke", "--pki", "PKI", "--certificate", "two.crt", "--valid-days", "7").code == 0
+    assert key_digest(old) in PkiDirectory(made / "PKI").deny_list().keys
+    assert len(PkiDirectory(made / "PKI").deny_list().keys) == 2
+
+
 @pytest.mark.parametrize("wrong", [timedelta(hours=1), timedelta(days=400), timedelta(days=-400)])
 def test_a_list_that_a_wrong_clock_signs_leaves_no_number_that_a_later_one_cannot_pass(
     fleetcount: Callable, made: Path, wrong: timedelta

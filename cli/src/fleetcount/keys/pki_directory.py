@@ -109,7 +109,7 @@ class PkiDirectory:
                 save_credential(stage, name, authority)
             # What a broker checks its clients by: devices and aggregators.
             save_certificates(stage / "clients.crt", [one.certificate for one in made.values()])
-            cls(stage).write_list((), list_validity)
+            cls(stage)._write_next(None, (), list_validity)
         return cls(root)
 
     @contextlib.contextmanager
@@ -275,14 +275,19 @@ class PkiDirectory:
         """Return the newest deny list.
 
         Raises:
-            UsageError: it is missing, or not the devices' authority's.
+            UsageError: it is missing, or not the devices' authority's; with where copies are.
         """
         path = self._root / "deny-list"
         try:
             signed = decode_signed_deny_list(read_bytes(path))
             verify_deny_list(signed, [load_certificate(self._root / "devices.crt")])
-        except PeerError as error:
-            raise UsageError(f"{path}: {error}") from None
+        except (PeerError, UsageError) as error:
+            # No list is begun again in its place: one without its keys would be newer, and let all of them in.
+            said = error if isinstance(error, UsageError) else f"{path}: {error}"
+            raise UsageError(
+                f"{said}; if it is lost, put back the newest copy: aggregators that read it keep one, deny-list in"
+                " their state_directory"
+            ) from None
         return signed.deny_list
 
     def write_list(self, keys: Sequence[Digest], validity: timedelta | None) -> DenyList:
@@ -291,10 +296,10 @@ class PkiDirectory:
         Raises:
             UsageError: more keys than a list holds, or no last one.
         """
-        last = self.deny_list() if (self._root / "deny-list").exists() else None
-        if validity is None:
-            last = last or self.deny_list()
-            validity = timedelta(seconds=last.expires - last.issued_at)
+        last = self.deny_list()
+        return self._write_next(last, keys, validity or timedelta(seconds=last.expires - last.issued_at))
+
+    def _write_next(self, last: DenyList | None, keys: Sequence[Digest], validity: timedelta) -> DenyList:
         issued_at = int(self._now.timestamp())
         signed = sign_deny_list(
             self.authority("devices"),
