@@ -519,6 +519,21 @@ def test_a_party_that_is_shut_out_stays_out_and_the_list_is_good_for_as_long_as_
     assert (again.code, "on the deny list; nothing was admitted" in again.err) == (3, True)
 
 
+@pytest.mark.parametrize("length", ["1 s", "2 s", "3 s", "31 d", "2678401 s", "999999999 d"])
+def test_an_analyst_begins_with_a_window_that_a_question_may_have_and_with_no_other(
+    two: Path, fleetcount: Callable, length: str
+) -> None:
+    asked(fleetcount, "analyst", "new", "ana")
+    text = (two / "ana" / "question.toml").read_text()
+    (two / "ana" / "own.toml").write_text(text.replace('"60 s" ', f'"{length}" '))
+
+    begun = fleetcount("analyst", "new", "bob", "--window", length, *BOTH)
+    made = fleetcount("question", "create", "--spec", "ana/own.toml", "--output", "own.question")
+
+    assert (begun.code, (two / "bob").exists()) == (made.code, made.code == 0)
+    assert begun.code == 0 or f"'{length}' is out of range; it must be 2 s to 31 d" in begun.err
+
+
 def test_a_party_of_other_operators_or_with_another_question_is_refused(joined: Path, fleetcount: Callable) -> None:
     asked(fleetcount, "relay", "new", "relay", "--host", "relay.example")
     asked(fleetcount, "analyst", "new", "ana")

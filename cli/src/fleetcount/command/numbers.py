@@ -13,13 +13,14 @@ from typing import Any, Final
 
 import click
 from fleetcount_protocol.errors import UsageError
+from fleetcount_protocol.limits import DAY_S
 
 from fleetcount.command.options import parse_count, shown_text
 
 _DECIMAL: Final = re.compile(r"[+-]?[0-9]{1,30}(\.[0-9]{1,30})?([eE][+-]?[0-9]{1,3})?", re.ASCII)
 _RATIO: Final = re.compile(r"[+-]?[0-9]{1,30}/0*[1-9][0-9]{0,29}", re.ASCII)
 _LENGTH: Final = re.compile(r"([0-9]{1,9}) ?(s|min|h|d)", re.ASCII)
-_UNIT_S: Final = {"s": 1, "min": 60, "h": 3600, "d": 86_400}
+_UNIT_S: Final = {"s": 1, "min": 60, "h": 3600, "d": DAY_S}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,18 +102,26 @@ def spans_text(indices: Iterable[int]) -> str:
 
 
 class Length(click.ParamType[int]):
-    """A length of time, in seconds."""
+    """A length of time, in seconds, from `low` to `high` of them."""
 
     name = "length"
+
+    def __init__(self, low: int = 1, high: int = 10**9 * DAY_S) -> None:
+        self.low = low
+        self.high = high
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Return the seconds, or fail naming the value."""
         if isinstance(value, int):
             return value
         try:
-            return parse_length(value)
+            length = parse_length(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if not self.low <= length <= self.high:
+            allowed = f"{self.low} s to {self.high // DAY_S} d"
+            self.fail(f"{shown_text(str(value))} is out of range; it must be {allowed}", param, ctx)
+        return length
 
 
 class ExactNumber(click.ParamType[Fraction]):

@@ -8,6 +8,7 @@ from typing import Final
 
 import click
 from fleetcount_protocol.channel.certificates import Purpose
+from fleetcount_protocol.limits import MAX_WINDOW_S
 from fleetcount_simulator.network.deployments import endpoint_of, hosts_of, relay_toml
 from fleetcount_transport.toml_writing import toml_text
 
@@ -30,6 +31,7 @@ from fleetcount.keys.requests import (
 
 _RELAY_PORT: Final = 7431
 _QUESTION: Final = "question.toml"
+_TWO_ROUNDS_S: Final = 2
 
 
 @click.command("analyst", cls=StrictCommand)
@@ -38,7 +40,12 @@ _QUESTION: Final = "question.toml"
 @OUTPUT
 @MIN_BATCH
 @click.option(
-    "--window", type=Length(), default="60 s", show_default=True, metavar="LENGTH", help="How long devices may answer."
+    "--window",
+    type=Length(_TWO_ROUNDS_S, MAX_WINDOW_S),
+    default="60 s",
+    show_default=True,
+    metavar="LENGTH",
+    help="How long devices may answer.",
 )
 def analyst(name: str, descriptors: tuple[Path, ...], output: Path | None, min_batch: int, window: int) -> None:
     """Make what an analyst needs to ask and to read: key, request, analyst.toml, and a first question.
