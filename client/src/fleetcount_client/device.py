@@ -356,7 +356,7 @@ class Device:
             self._trust.check_question(offer.signed)
             for part in question.parts:
                 await knowing(sources.get(part.signal)).learn()
-            if refused := self.questions.take([offer], sources, by_word=True):
+            if refused := self.questions.take([offer], sources, by_owner=True):
                 return tuple(refused.values())
             unfinished = self._unfinished()
             begun = [one for one in unfinished if one.question and one.question.question_id == question.question_id]

@@ -144,9 +144,9 @@ class Subscriptions:
         offers: Iterable[QuestionOffer],
         signals: Mapping[str, SignalSource] | None = None,
         *,
-        by_word: bool = False,
+        by_owner: bool = False,
     ) -> dict[QuestionId, Outcome]:
-        """Check what is on offer and keep it; join what the policy allows by the rule or `by_word`; obey orders.
+        """Check what is on offer and keep it; join what the policy allows by the rule or by the owner; obey orders.
 
         Of an offer only what verifies is kept: a bad key list or order hides neither the question nor the others.
         Returns the questions that are refused, cannot be stored, or are first seen when none of their windows is left;
@@ -169,7 +169,7 @@ class Subscriptions:
                 if known is None and merged.next_window(-1, now) is None:
                     refused[question.question_id] = Outcome.of(_first_window(question), OutcomeKind.MISSED, _NONE_LEFT)
                     continue
-                refusal = self._take(merged, row, known, signals, now, by_word=by_word)
+                refusal = self._take(merged, row, known, signals, now, by_owner=by_owner)
             except (QuestionError, PeerError) as error:
                 _LOG.info("question %s on offer is not taken: %s", question.question_id, error)
                 refusal = PolicyRefusal(rule="aggregators", message=str(error)) if row is None else None
@@ -216,7 +216,7 @@ class Subscriptions:
         signals: Mapping[str, SignalSource] | None,
         now: float,
         *,
-        by_word: bool,
+        by_owner: bool,
     ) -> PolicyRefusal | None:
         question_id = merged.asked.question_id
         encoded = QUESTION_OFFER.encode(merged.offer)
@@ -232,8 +232,8 @@ class Subscriptions:
             row = replace(row, offer=encoded)
         self._read[question_id] = encoded, merged
         auto = self._rule is JoinRule.AUTO or merged.asked.schedule.windows == 1
-        by_word &= row.state is not QuestionState.JOINED
-        if by_word or (row.state in _ANY_TIME and auto) or (row.state is QuestionState.ENDED and row.changed_at > now):
+        by_owner &= row.state is not QuestionState.JOINED
+        if by_owner or (row.state in _ANY_TIME and auto) or (row.state is QuestionState.ENDED and row.changed_at > now):
             # What is asked once is answered as the policy says; the owner is asked about what goes on. What ended later
             # than now ended by a clock that was set back since.
             if not merged.is_over(now):
@@ -245,7 +245,7 @@ class Subscriptions:
             return None
         if row != held:
             self._rows.put(row)
-        was_refused = by_word and row.state is QuestionState.REFUSED
+        was_refused = by_owner and row.state is QuestionState.REFUSED
         return PolicyRefusal(rule=row.rule, message=row.reason) if was_refused else None
 
     # What the owner says.

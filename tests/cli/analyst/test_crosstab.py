@@ -231,8 +231,13 @@ def test_files_have_a_column_for_each_signal(fleetcount: Callable, tmp_path: Pat
     assert (answer["low"], answer["high"]) == (both["low"][0], both["high"][0])
 
 
-def test_counts_that_add_up_have_each_margin_beside_its_own_raw_number(fleetcount: Callable, tmp_path: Path) -> None:
-    write_question(tmp_path / "got", three(), (0,), lambda _: np.arange(1, 13) * 100)
+@pytest.mark.parametrize("total", [True, False])
+def test_counts_that_add_up_have_each_margin_beside_its_own_raw_number(
+    fleetcount: Callable, tmp_path: Path, total: bool
+) -> None:
+    asked = three()
+    opened = asked.release if total else replace(asked.release, coarser=asked.release.coarser[:3])
+    write_question(tmp_path / "got", replace(asked, release=opened), (0,), lambda _: np.arange(1, 13) * 100)
     record = fc.read_releases(tmp_path / "got")[0].record
 
     ran = fleetcount("question", "export", "--records", tmp_path / "got", "--consistent", "--json")
@@ -242,6 +247,15 @@ def test_counts_that_add_up_have_each_margin_beside_its_own_raw_number(fleetcoun
     assert [(one["label"], one["raw"]) for one in rows] == [(cell.label, cell.raw) for cell in record.cells]
     joined = joined_levels(record.window.design, [cell.raw for cell in record.cells], record.level)
     assert [one["estimate"] for one in rows] == [one for level in joined.estimates for one in level.tolist()]
+    # Beside the least squares of all numbers, each a sum of the cells: the noise of the cells on each but the total.
+    levels, laws = record.window.design.levels, record.window.design.laws
+    sums = np.array([levels.all_sums(cell) for cell in np.eye(12, dtype=np.int64).tolist()]).T
+    weights = np.repeat([1 / law.draw_variance for law in laws], levels.sizes) ** 0.5
+    cells = np.linalg.lstsq(sums * weights[:, None], [one["raw"] for one in rows] * weights, rcond=None)[0]
+    assert np.allclose([one["estimate"] for one in rows], sums @ cells)
+    said = fleetcount("question", "export", "--records", tmp_path / "got", "--consistent").out
+    assert f"counts of the cells, the margins{' and the total' * total} that add up" in said
+    assert ("the total: " in said) == total
 
 
 def test_the_released_file_says_its_margins(release: fc.VerifiedRelease, tmp_path: Path) -> None:
