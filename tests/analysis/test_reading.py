@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from fleetcount_analysis import intervals
 from fleetcount_analysis.errors import RangeError, ShapeError
+from fleetcount_analysis.one_sided import one_sided_map
 from fleetcount_analysis.reading import exact_estimates, read
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import Design, Outputs
@@ -196,3 +197,21 @@ def test_a_law_of_noise_nobody_worked_out_is_taken_for_no_other(answer: Any) -> 
         read(design, [1], LEVEL)
     with pytest.raises(MechanismError, match="noise is 'unknown'"):
         views_of(design)
+
+
+@pytest.mark.parametrize("wrong", [0.5, math.nan, math.inf, "1", None, 2**63, True])
+def test_what_is_no_opened_number_is_refused(wrong: Any) -> None:
+    design = Design(answer=Truth(1), noise=TwoSidedNoise(Fraction(1)), values=1, aggregators=2)
+    ways = (
+        lambda one: read(design, [one], LEVEL),
+        lambda one: exact_estimates(design, [one]),
+        lambda one: intervals.direct_intervals([one], Fraction(1), 2, LEVEL),
+        lambda one: one_sided_map([one], 3),
+    )
+
+    for way in ways:
+        with pytest.raises(RangeError, match=r"output is .*; allowed is a whole number"):
+            way(wrong)
+    assert read(design, [7.0], LEVEL).low.tolist() == read(design, [7], LEVEL).low.tolist()
+    with pytest.raises(ShapeError, match="rows of one length"):
+        read(design, [[1], [1, 2]], LEVEL)

@@ -204,6 +204,7 @@ def test_outputs_beyond_the_table_are_read_as_its_ends() -> None:
         ([0.5, 0.6], "sum of the prior is 1.1"),
         ([1.5, -0.5], "prior of count 1 is -0.5"),
         ([float("nan"), 1], "prior of count 0 is nan"),
+        (["a", "b"], r"prior is \['a', 'b'\]; allowed is a number for each count"),
         ([1], "prior has shape"),
         ([[0.5, 0.5]], "prior has shape"),
     ],
@@ -218,6 +219,9 @@ def test_other_arguments_outside_their_range_are_refused() -> None:
         sampling_remap(UNIFORM, "cubic", Fraction(1, 4), NOISE, 2)
     with pytest.raises(ShapeError, match=r"loss has shape \(2, 2\); allowed is \(5, 5\)"):
         sampling_remap(UNIFORM, np.zeros((2, 2)), Fraction(1, 4), NOISE, 2)
+    with pytest.raises(RangeError, match=r"loss is .*; allowed is one of absolute, .* or a matrix of numbers"):
+        sampling_remap(UNIFORM, [["a", "b"]], Fraction(1, 4), NOISE, 2)  # type: ignore[arg-type]
+    assert loss_matrix([[0, 1], [1, 0]], 1).tolist() == [[0, 1], [1, 0]]  # type: ignore[arg-type] # a list is a matrix
     with pytest.raises(RangeError, match="loss of answering 1 at count 0 is -1"):
         loss_matrix(np.array([[0.0, -1.0], [1.0, 0.0]]), 1)
     with pytest.raises(ShapeError, match="5 rows"):

@@ -25,10 +25,10 @@ import numpy as np
 import scipy  # SciPy loads its parts on first use, so `--help` does not wait half a second for them.
 from fleetcount_mechanisms.geometric import SMALLEST_EPSILON
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, TwoSidedNoise
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis.binomial import binomial_mass
-from fleetcount_analysis.errors import RangeError, TooLargeError
+from fleetcount_analysis.errors import RangeError, ShapeError, TooLargeError
 from fleetcount_analysis.gaussian_sums import GaussianSum
 
 Floats = NDArray[np.float64]
@@ -49,6 +49,7 @@ _TABLE_LIMIT = 1 << 16
 many nodes, relative error below 1e-11."""
 
 _TRANSFORM_LIMIT = 1 << 21
+_LARGEST_OUTPUT = 2**62
 _LARGEST_MATRIX = 1 << 26
 _CHUNK_ELEMENTS = 1 << 19
 
@@ -67,7 +68,7 @@ class NoiseSum:
     terms: int
 
     def __post_init__(self) -> None:
-        if self.epsilon is not None and self.epsilon < SMALLEST_EPSILON:
+        if self.epsilon is not None and not self.epsilon >= SMALLEST_EPSILON:
             raise RangeError("noise epsilon", self.epsilon, f"at least {SMALLEST_EPSILON}, or None for no noise")
         if self.terms < 0:
             raise RangeError("number of noises", self.terms, "0 or more")
@@ -175,6 +176,26 @@ class NoiseSum:
             total = np.logaddexp(total, log_weight + log_choose + log_ratio)
         log_scale = self.terms * math.log(math.tanh(self._rate / 2))
         return np.asarray(np.minimum(total - self._rate * far + log_scale, 0.0), dtype=np.float64)
+
+
+def whole_outputs(outputs: ArrayLike) -> Integers:
+    """Return opened numbers as int64: a fraction is none, and would be read as a smaller number.
+
+    Raises:
+        RangeError: one that is not a whole number of 63 bits.
+        ShapeError: rows of several lengths.
+    """
+    try:
+        given = np.asarray(outputs)
+    except ValueError as error:
+        raise ShapeError(f"outputs are {str(outputs)[:40]}; allowed is rows of one length") from error
+    kind = given.dtype.kind
+    fit = given == np.rint(given) if kind == "f" else np.full(given.shape, kind in "iu")
+    if kind in "iuf":
+        fit &= np.abs(given) <= _LARGEST_OUTPUT
+    if not fit.all():
+        raise RangeError("output", given[~fit].ravel()[0], "a whole number")
+    return given.astype(np.int64)
 
 
 def check_entries(largest_count: int, outputs: int) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from fleetcount_analysis.channels import LARGEST_COUNT, AnySum, NoiseSize, SamplingChannel, noise_sum
+from fleetcount_analysis.channels import LARGEST_COUNT, AnySum, NoiseSize, SamplingChannel, noise_sum, whole_outputs
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.estimates import ResponseLaw, response_channel, response_participants
 from fleetcount_analysis.one_sided_sums import OneSidedSum
@@ -414,12 +414,13 @@ def _checked_outputs(outputs: Sequence[int] | Integers) -> Integers:
     """Return the outputs as int64.
 
     Raises:
-        RangeError: one is above 10^12 in size.
+        RangeError: one is above 10^12 in size, or not whole.
     """
-    for output in outputs:
+    given = whole_outputs(outputs)
+    for output in given.tolist():
         if not -LARGEST_COUNT <= output <= LARGEST_COUNT:
             raise RangeError("output", output, f"-{LARGEST_COUNT} to {LARGEST_COUNT}")
-    return np.array(outputs, dtype=np.int64)
+    return given
 
 
 def _checked_size(*outputs: Integers) -> None:

@@ -17,6 +17,7 @@ import scipy
 from fleetcount_mechanisms.asymmetric import approximate_detection
 from numpy.typing import ArrayLike, NDArray
 
+from fleetcount_analysis.channels import whole_outputs
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.estimates import Direction
 
@@ -54,7 +55,7 @@ def one_sided_map(outputs: Sequence[int], thresholds: ArrayLike, direction: Dire
         RangeError: the direction is neither "up" nor "down".
     """
     _check_direction(direction)
-    values = np.asarray(outputs, dtype=np.int64)
+    values = whole_outputs(outputs)
     limits = _per_cell(thresholds, values)
     proven = values <= limits if direction == "up" else values >= limits
     return OneSidedMap(proven=proven, thresholds=limits, direction=direction)

@@ -19,7 +19,7 @@ from fleetcount_mechanisms.noise import NoiseLaw, OneSidedNoise
 from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis import estimates, intervals
-from fleetcount_analysis.channels import NoiseSize, noise_size, noise_sum
+from fleetcount_analysis.channels import NoiseSize, noise_size, noise_sum, whole_outputs
 from fleetcount_analysis.errors import ShapeError
 
 Floats = NDArray[np.float64]
@@ -49,9 +49,10 @@ def read(design: Design, outputs: ArrayLike, level: Fraction) -> Reading:
 
     Raises:
         ShapeError: the last axis is not `design.output_count` long.
-        RangeError: an output beyond 10^12 in size, a level outside (0, 1), or a law of noise that cannot be read.
+        RangeError: an output that is no whole number or beyond 10^12 in size, a level outside (0, 1), or a law of noise
+            that cannot be read.
     """
-    opened = np.asarray(outputs, dtype=np.int64)
+    opened = whole_outputs(outputs)
     rows = np.atleast_2d(opened)
     if rows.ndim != 2 or rows.shape[1] != design.output_count:
         raise ShapeError(
@@ -79,9 +80,11 @@ def exact_estimates(design: Design, outputs: Sequence[int]) -> list[Fraction]:
 
     Raises:
         ShapeError: not exactly `design.output_count` numbers.
+        RangeError: one that is not whole.
     """
     if len(outputs) != design.output_count:
         raise ShapeError(f"a release has {len(outputs)} outputs; allowed is {design.output_count}")
+    outputs = whole_outputs(outputs).tolist()
     cells = outputs[1:] if design.baseline_opened else outputs
     devices = sum(outputs) if design.outputs is Outputs.ALL else outputs[0]
     means = [_mean_noise(law, design.aggregators) for law in design.laws]

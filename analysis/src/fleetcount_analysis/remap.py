@@ -18,7 +18,7 @@ import scipy
 from fleetcount_mechanisms.noise import OneSidedNoise
 from numpy.typing import ArrayLike, NDArray
 
-from fleetcount_analysis.channels import NoiseSize, SamplingChannel, check_entries, noise_sum
+from fleetcount_analysis.channels import NoiseSize, SamplingChannel, check_entries, noise_sum, whole_outputs
 from fleetcount_analysis.errors import NoOptimumError, RangeError, ShapeError, TooLargeError
 from fleetcount_analysis.one_sided_sums import OneSidedSum
 
@@ -49,7 +49,7 @@ class Remap:
         """Return the answers to outputs, int64 of the same shape; an output beyond the table (probability below 1e-17)
         gets the answer of the table's end.
         """
-        place = np.clip(np.asarray(outputs, dtype=np.int64) - self.smallest_output, 0, self.answers.size - 1)
+        place = np.clip(whole_outputs(outputs) - self.smallest_output, 0, self.answers.size - 1)
         return np.asarray(self.answers[place], dtype=np.int64)
 
 
@@ -221,7 +221,7 @@ def checked_prior(prior: ArrayLike) -> Floats:
         ShapeError: it is not one-dimensional with at least two entries.
         RangeError: an entry is negative or not finite, or the sum is further from 1 than 1e-9.
     """
-    weights = np.asarray(prior, dtype=np.float64)
+    weights = _numbers("prior", prior, "a number for each count")
     if weights.ndim != 1 or weights.size < 2:
         raise ShapeError(f"the prior has shape {weights.shape}; allowed is one number for each count 0..n, n >= 1")
     for count, weight in enumerate(weights):
@@ -246,13 +246,14 @@ def loss_matrix(loss: Loss, largest_count: int) -> Floats:
         if loss not in LOSSES:
             raise RangeError("loss", loss, f"one of {', '.join(LOSSES)}, or a matrix")
         return {"absolute": apart, "squared": apart**2, "zero-one": (apart > 0).astype(np.float64)}[loss]
+    loss = _numbers("loss", loss, f"one of {', '.join(LOSSES)}, or a matrix of numbers")
     if loss.shape != apart.shape:
         raise ShapeError(f"the loss has shape {loss.shape}; allowed is {apart.shape} for the counts 0..{largest_count}")
     bad = np.argwhere(~(np.isfinite(loss) & (loss >= 0)))
     if bad.size:
         row, column = (int(place) for place in bad[0])
         raise RangeError(f"loss of answering {column} at count {row}", loss[row, column], "0 or more and finite")
-    return np.asarray(loss, dtype=np.float64)
+    return loss
 
 
 def _best_answers(posterior: Floats, loss: Loss, losses: Floats) -> Integers:
@@ -266,6 +267,13 @@ def _best_answers(posterior: Floats, loss: Loss, losses: Floats) -> Integers:
         return np.asarray(np.argmax(posterior >= posterior.max(axis=0) * (1 - _TIE), axis=0), dtype=np.int64)
     costs = losses.T @ posterior
     return np.asarray(np.argmax(costs <= costs.min(axis=0) * (1 + _TIE), axis=0), dtype=np.int64)
+
+
+def _numbers(name: str, given: ArrayLike, allowed: str) -> Floats:
+    try:
+        return np.asarray(given, dtype=np.float64)
+    except (ValueError, TypeError):
+        raise RangeError(name, str(given)[:40], allowed) from None
 
 
 def _checked_ratio(ratio: float | Fraction) -> float:

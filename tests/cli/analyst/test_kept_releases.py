@@ -113,7 +113,12 @@ def test_cells_and_windows_are_named_by_any_whole_number_and_by_nothing_else(que
             question.sum([wrong])  # type: ignore[list-item]
     with pytest.raises(UsageError, match=r"no cell has the label '1\.0'; there are 6, '0,0' to '2,1'"):
         question.sum(1.0)  # type: ignore[arg-type]
-    for unfit in (1.0, "4", True, [0.5]):
+    assert question.sum(np.array(1), np.array(4)) == question.sum(1, 4)
+    for nothing in ([], np.array([])):
+        for asked in (question.sum, question.cell, question.share):
+            with pytest.raises(UsageError, match="0 cells are named, allowed: one"):
+                asked(nothing)  # type: ignore[operator]
+    for unfit in (1.0, "4", True, [0.5], np.array(0.5)):
         with pytest.raises(UsageError, match=r"window is '.*', allowed: the whole number of a window"):
             question.sum(windows=unfit)  # type: ignore[arg-type]
         with pytest.raises(UsageError, match=r"window is '.*', allowed: the whole number of a window"):

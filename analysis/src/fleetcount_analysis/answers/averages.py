@@ -41,6 +41,7 @@ from fleetcount_analysis.answers.half_widths import Coins, combined, half_width,
 from fleetcount_analysis.answers.noises import Parts
 from fleetcount_analysis.answers.tails import tail_of
 from fleetcount_analysis.answers.weighted_sums import values_join
+from fleetcount_analysis.channels import whole_outputs
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_analysis.interval_words import level_text, number_text, numbers_text
 from fleetcount_analysis.intervals import sampling_intervals
@@ -292,7 +293,7 @@ class Counts:
     @classmethod
     def of(cls, design: Design, outputs: ArrayLike) -> "Counts":
         _check_read(design)
-        rows = np.atleast_2d(np.asarray(outputs, dtype=np.int64))
+        rows = np.atleast_2d(whole_outputs(outputs))
         if rows.ndim != 2 or rows.shape[1] != design.output_count or not rows.size:
             raise ShapeError(f"a release has shape {rows.shape}; allowed is {design.output_count} numbers a row")
         starts, summed = design.levels.starts(), rows.sum(axis=0).astype(np.float64)

@@ -25,7 +25,7 @@ from fleetcount_protocol.question.question import Question, verify_signed_questi
 
 from fleetcount.analyst.crosstab import Crosstab
 from fleetcount.analyst.keys import Keys
-from fleetcount.analyst.planning import Exact, exactly
+from fleetcount.analyst.planning import Exact, exactly, whole_number
 from fleetcount.analyst.releases import Label, Labels, VerifiedRelease, Windows, cells_named, windows_named
 from fleetcount.analyst.tables import Statement, Tabular, axes_for, html_table
 from fleetcount.command.numbers import NUMBER, QUANTILE
@@ -58,7 +58,9 @@ def read_releases(directory: str | PathLike[str], keys: Keys | None = None, *, z
         signed = question_of_records(place)
         keys.check(signed.question.aggregators, str(place / QUESTION_FILE))
         verify_signed_question(signed, keys.trusted)
-    return Releases(kept=read_table(place, zoom), source=str(place), trusted=keys is not None)
+    if (number := whole_number(zoom)) is None:
+        raise UsageError(f"zoom is {str(zoom)[:40]!r}, allowed: the whole number of a zoom")
+    return Releases(kept=read_table(place, number), source=str(place), trusted=keys is not None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,9 +191,9 @@ class Releases(Tabular):
         Raises:
             UsageError: a label that is not there, with the nearest; or not one.
         """
-        value, *others = cells_named(self.labels, label, grid=self._grid) or [0]
-        if others or not value:
-            raise UsageError(f"{len(others) + bool(value)} cells are named, allowed: one; sum() adds several")
+        value, *others = cells_named(self.labels, label, grid=self._grid)
+        if others:
+            raise UsageError(f"{1 + len(others)} cells are named, allowed: one; sum() adds several")
         table = self.kept.table
         columns = {
             "window_index": list(self.windows),

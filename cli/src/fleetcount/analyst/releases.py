@@ -354,9 +354,9 @@ class VerifiedRelease(Tabular):
                 f"{self.name!r} asks for several signals, so that many cells lie at one place; see crosstab()"
             )
         zooms = len(self.window.release.sides)
-        if not 0 <= zoom < zooms:
-            raise UsageError(f"zoom is {zoom}, allowed: 0 to {zooms - 1}")
-        return places_of(self.window, zoom)
+        if (number := whole_number(zoom)) is None or not 0 <= number < zooms:
+            raise UsageError(f"zoom is {str(zoom)[:40]}, allowed: 0 to {zooms - 1}")
+        return places_of(self.window, number)
 
     def plot(self, ax: "Axes | None" = None) -> "Axes":
         """Draw every cell of the finest zoom with its interval, the 40 largest if there are more; return the axes.
@@ -432,6 +432,8 @@ def cells_named(known: Sequence[str], labels: Labels, *, grid: bool) -> list[int
             near = did_you_mean(name, known) or f"; there are {len(known)}, {known[0]!r} to {known[-1]!r}"
             raise UsageError(f"no cell has the label {str(name)[:80]!r}{near}")
         found.add(value)
+    if not found:
+        raise UsageError("0 cells are named, allowed: one or more")
     return sorted(found)
 
 
@@ -450,8 +452,10 @@ def windows_named(windows: Windows) -> list[int]:
 
 
 def _listed(named: object) -> list[Any]:
-    several = isinstance(named, Iterable) and not isinstance(named, str)
-    return list(cast("Iterable[Any]", named)) if several else [named]
+    try:
+        return [named] if isinstance(named, str) else list(cast("Iterable[Any]", named))
+    except TypeError:  # As an array of no dimension says of itself, too.
+        return [named]
 
 
 def _is_pair(named: object) -> bool:
