@@ -14,10 +14,10 @@ import pytest
 from fleetcount_mechanisms.answers import AnswerForm, Relation, Truth, answer_named, kind_of, register_answer
 from fleetcount_mechanisms.design import Design, Outputs
 from fleetcount_mechanisms.errors import InfeasibleTargetError, MechanismError
-from fleetcount_mechanisms.losses import released_loss, response_release_epsilon
+from fleetcount_mechanisms.losses import released_loss
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.noise_draws import draw_noise
-from fleetcount_mechanisms.planned_noise import noise_for
+from fleetcount_mechanisms.planned_noise import noise_for, response_release_epsilon
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import AsymmetricVector, Mangat, MangatVector, OptimizedUnaryEncoding, Warner
 from fleetcount_mechanisms.sampling import SamplingDie

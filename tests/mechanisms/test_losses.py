@@ -13,15 +13,16 @@ import pytest
 from fleetcount_mechanisms.answers import Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
-from fleetcount_mechanisms.exact_difference import central_delta
+from fleetcount_mechanisms.exact_difference import (
+    central_delta,
+    message_epsilon,
+    message_epsilon_binary,
+    message_epsilon_of_face,
+)
 from fleetcount_mechanisms.losses import (
     Neighbours,
     exposure,
     linked_delta,
-    message_epsilon,
-    message_epsilon_binary,
-    message_epsilon_of_face,
-    response_release_epsilon,
 )
 from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import (
@@ -31,6 +32,7 @@ from fleetcount_mechanisms.planned_noise import (
     release_epsilon_one_cell,
     release_epsilon_two_cell,
     release_sd,
+    response_release_epsilon,
     sampling_sd,
 )
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, RandomizedResponse, TwoCoin, Warner

@@ -27,9 +27,9 @@ from fleetcount_mechanisms.asymmetric import (
 )
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.geometric import TwoSidedGeometric
-from fleetcount_mechanisms.losses import Neighbours, response_release_epsilon
+from fleetcount_mechanisms.losses import Neighbours
 from fleetcount_mechanisms.noise import NoiseLaw, NoNoise, TwoSidedNoise
-from fleetcount_mechanisms.planned_noise import noise_epsilon_for
+from fleetcount_mechanisms.planned_noise import noise_epsilon_for, response_release_epsilon
 from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.responses import (
     KaryResponse,

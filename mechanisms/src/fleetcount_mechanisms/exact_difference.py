@@ -1,11 +1,47 @@
-"""The delta of the exact difference of both rounds, which no aggregator noises.
+"""What one message of two rounds loses, and the delta of their exact difference, which no aggregator noises.
 
-Source: [SP] section 4.3; for papers and golden numbers, no release is judged by it.
+Source: [SP] sections 4.3 and 4.4; for papers and golden numbers, no release is judged by it.
 """
 
 from math import exp, fsum, isfinite, lgamma, log, log1p
 
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.losses import exact_message_epsilon
+from fleetcount_mechanisms.randomness import float_up
+from fleetcount_mechanisms.sampling import SamplingDie
+
+
+def message_epsilon_of_face(face_probability: float, sampling_rate: float) -> float:
+    """Return ln(1 + p/pi_v), the loss of one round-two message that says v ([SP] Equation 29).
+
+    Raises:
+        MechanismError: a probability outside (0, 1), or a sum above 1.
+    """
+    if min(face_probability, sampling_rate) <= 0 or face_probability + sampling_rate > 1 + 1e-12:
+        raise MechanismError(
+            f"face probability {face_probability} with sampling rate {sampling_rate}, allowed: both > 0, sum <= 1"
+        )
+    return log1p(sampling_rate / face_probability)
+
+
+def message_epsilon_binary(no_probability: float, sampling_rate: float) -> tuple[float, float]:
+    """Return the losses of a round-two No and a round-two Yes ([SP] Equations 21 and 25); the message costs the larger.
+
+    Raises:
+        MechanismError: probabilities that leave nothing for Yes.
+    """
+    return (
+        message_epsilon_of_face(no_probability, sampling_rate),
+        message_epsilon_of_face(1 - no_probability - sampling_rate, sampling_rate),
+    )
+
+
+def message_epsilon(die: SamplingDie) -> float:
+    """Return the exact loss of one round-two message alone, max over v of ln(1 + p/pi_v), rounded up to a float.
+
+    A round-one message alone loses nothing: its law is the same for every truth.
+    """
+    return float_up(exact_message_epsilon(die))
 
 
 def central_delta(sampling_rate: float, count: int, epsilon: float) -> float:

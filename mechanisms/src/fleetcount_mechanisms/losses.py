@@ -16,10 +16,11 @@ from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
 from fleetcount_mechanisms.levels import Move
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
-from fleetcount_mechanisms.randomness import float_up, near_exp, near_log, rounded_up
+from fleetcount_mechanisms.randomness import WIDE, near_decimal, near_exp, near_log
 from fleetcount_mechanisms.renyi import (
     amplified,
     best_order,
+    checked_order,
     checked_rate,
     gaussian_rho,
     order_epsilon,
@@ -242,39 +243,6 @@ def neighbours_of(values: int) -> Neighbours:
     return Neighbours.ONE_CELL if require_at_least("values", values, 1) == 1 else Neighbours.TWO_CELL
 
 
-def message_epsilon_of_face(face_probability: float, sampling_rate: float) -> float:
-    """Return ln(1 + p/pi_v), the loss of one round-two message that says v ([SP] Equation 29).
-
-    Raises:
-        MechanismError: a probability outside (0, 1), or a sum above 1.
-    """
-    if min(face_probability, sampling_rate) <= 0 or face_probability + sampling_rate > 1 + 1e-12:
-        raise MechanismError(
-            f"face probability {face_probability} with sampling rate {sampling_rate}, allowed: both > 0, sum <= 1"
-        )
-    return log1p(sampling_rate / face_probability)
-
-
-def message_epsilon_binary(no_probability: float, sampling_rate: float) -> tuple[float, float]:
-    """Return the losses of a round-two No and a round-two Yes ([SP] Equations 21 and 25); the message costs the larger.
-
-    Raises:
-        MechanismError: probabilities that leave nothing for Yes.
-    """
-    return (
-        message_epsilon_of_face(no_probability, sampling_rate),
-        message_epsilon_of_face(1 - no_probability - sampling_rate, sampling_rate),
-    )
-
-
-def message_epsilon(die: SamplingDie) -> float:
-    """Return the exact loss of one round-two message alone, max over v of ln(1 + p/pi_v), rounded up to a float.
-
-    A round-one message alone loses nothing: its law is the same for every truth.
-    """
-    return float_up(exact_message_epsilon(die))
-
-
 def exact_message_epsilon(die: SamplingDie) -> Fraction:
     """Return the loss of one round-two message alone to an error below 1e-60, not yet rounded."""
     return near_log(1 + die.sampling_rate / die.smallest_face_probability)
@@ -304,13 +272,6 @@ def exact_release_epsilon(rate: Fraction, noise: Fraction, neighbours: Neighbour
     more = 1 + rate * (near_exp(noise) - 1)
     less = 1 if neighbours is Neighbours.ONE_CELL else 1 - rate * (1 - near_exp(-noise))
     return near_log(more / less)
-
-
-_PLACES: Final = 5
-
-
-def _rounded_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Decimal:
-    return rounded_up(released_loss(answer, noise_epsilon), _PLACES)
 
 
 def released_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:
@@ -372,8 +333,38 @@ def any_value_loss(answer: AnswerLaw, noise_epsilon: Fraction) -> Fraction:
     """
     if kind_of(answer).form is not AnswerForm.BITS:
         return released_loss(answer, noise_epsilon)
-    noise, counted = TwoSidedNoise(noise_epsilon).epsilon, _counted_laws(answer)
-    losses = [(_bit_losses(law, noise), often) for law, often in counted]
+    noise = TwoSidedNoise(noise_epsilon).epsilon
+    return _largest_move([(_bit_losses(law, noise), often) for law, often in _counted_laws(answer)])
+
+
+def answer_divergence(answer: AnswerLaw, order: Fraction | int) -> Fraction:
+    """Return the Renyi divergence of one answer that a device randomizes, for any change of the truth (F3).
+
+    It is that of the law itself, to an error below 1e-60: of many values far below that of randomized response of the
+    same loss, of two the same. The bits of a vector are independent, so that those of a value that moves add up.
+
+    Raises:
+        MechanismError: an order not above 1.
+    """
+    if kind_of(answer).form is AnswerForm.POSITION:
+        return max(_law_divergence(pairs, order) for pairs in _law_pairs(cast("RandomizedResponse", answer)))
+    bits = [
+        ((_law_divergence(one, order), _law_divergence(two, order)), often)
+        for (one, two), often in ((_bit_pairs(law), often) for law, often in _counted_laws(answer))
+    ]
+    return _largest_move(bits)
+
+
+def _law_divergence(pairs: "_Pairs", order: Fraction | int) -> Fraction:
+    exact, moment = checked_order(order), Decimal(0)
+    for one, two in pairs:
+        ratio = near_decimal(one / two if two else Fraction(1))
+        moment = WIDE.add(moment, WIDE.multiply(near_decimal(two), WIDE.power(ratio, near_decimal(exact))))
+    return Fraction(WIDE.ln(moment)) / (exact - 1)
+
+
+def _largest_move(losses: "list[tuple[tuple[Fraction, Fraction], int]]") -> Fraction:
+    """Return the largest of a bit that becomes 1 and another that becomes 0, or of one alone; and how often each is."""
     moved = [
         one[0] + two[1]
         for place, (one, often) in enumerate(losses)
@@ -389,18 +380,13 @@ def _counted_laws(answer: AnswerLaw) -> tuple[tuple[BinaryLaw, int], ...]:
 
 def _bit_losses(law: BinaryLaw, noise: Fraction) -> tuple[Fraction, Fraction]:
     """Return the losses of one bit that is 0 against 1, and of one that is 1 against 0."""
-    pairs = ([(law.probability(bit, one), law.probability(bit, 1 - one)) for bit in (0, 1)] for one in (0, 1))
-    gained, lost = (near_log(_mixture_loss(one, near_exp(noise))) for one in pairs)
+    gained, lost = (near_log(_mixture_loss(one, near_exp(noise))) for one in _bit_pairs(law))
     return gained, lost
 
 
-def response_release_epsilon(answer: AnswerLaw, noise_epsilon: Fraction) -> Decimal:
-    """Return the exact loss of the noised counts of all outputs of a response, rounded up to 5 places.
-
-    Raises:
-        MechanismError: a noise epsilon not in (0, 100].
-    """
-    return _rounded_loss(answer, noise_epsilon)
+def _bit_pairs(law: BinaryLaw) -> "tuple[_Pairs, _Pairs]":
+    no, yes = ([(law.probability(bit, one), law.probability(bit, 1 - one)) for bit in (0, 1)] for one in (0, 1))
+    return no, yes
 
 
 _Pairs = list[tuple[Fraction, Fraction]]

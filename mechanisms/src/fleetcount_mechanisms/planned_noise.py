@@ -6,6 +6,7 @@ more than the target: parameters are rounded towards stronger noise.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from fractions import Fraction
 from math import exp, expm1, floor, log, log1p, sqrt
 from typing import Final
@@ -19,7 +20,7 @@ from fleetcount_mechanisms.losses import (
     NOISE_GRID,
     Neighbours,
     neighbours_of,
-    response_release_epsilon,
+    released_loss,
     stated_loss,
 )
 from fleetcount_mechanisms.noise import LARGEST_PLANNED_EPSILON, GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
@@ -175,6 +176,15 @@ def scaled(noise: NoiseLaw, ratio: Fraction) -> NoiseLaw:
     if isinstance(noise, OneSidedNoise):
         return OneSidedNoise(min(noise.epsilon / ratio, Fraction(LARGEST_PLANNED_EPSILON)), noise.direction)
     raise MechanismError(f"noise is {noise.name!r}, allowed: a law whose levels may differ")
+
+
+def response_release_epsilon(answer: AnswerLaw, noise_epsilon: Fraction) -> Decimal:
+    """Return the exact loss of the noised counts of all outputs of a response, rounded up to 5 places.
+
+    Raises:
+        MechanismError: a noise epsilon not in (0, 100].
+    """
+    return rounded_up(released_loss(answer, noise_epsilon), _PLACES)
 
 
 def checked_floats(sampling_rate: Fraction | float, epsilon: Fraction | float) -> tuple[float, float]:

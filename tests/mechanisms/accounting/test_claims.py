@@ -7,20 +7,23 @@ The truth is summed over all outputs in a box; what lies outside only lowers it,
 import itertools
 import math
 import random
+from collections import Counter
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pytest
 from fleetcount_mechanisms.accounting.charges import unit_loss, window_loss
-from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses
+from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses, units_loss
 from fleetcount_mechanisms.accounting.vectors import SCALE, ScheduleShape, geometric_unit_delta
-from fleetcount_mechanisms.answers import AnswerLaw, Truth
+from fleetcount_mechanisms.answers import AnswerLaw, Relation, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.losses import moves_divergence, moves_loss
 from fleetcount_mechanisms.noise import GaussianNoise, NoNoise, TwoSidedNoise
+from fleetcount_mechanisms.repeated import optimal_loss_repeated
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, MangatVector, OptimizedUnaryEncoding
 from fleetcount_mechanisms.sampling import SamplingDie
+from scipy.stats import multinomial
 
 from tests.support.nightly import NIGHTLY
 
@@ -239,6 +242,26 @@ def test_answers_without_noise_are_charged_their_own_loss() -> None:
         # Value against none is what one-sided charges are for; it is one way of any value.
         assert hockey_stick(laws[1], laws[0], Fraction(vector.pure or 0, SCALE)) <= SLACK
         assert divergence(laws[1], laws[0], 3) <= vector.at[0] / SCALE + 1e-9
+        if design.kind.relation is Relation.ANY_VALUE:
+            worst = max(divergence(one, other, 3) for one, other in itertools.permutations(laws, 2))
+            assert vector.at[0] / SCALE == pytest.approx(worst, abs=1e-9)
+
+
+@pytest.mark.parametrize(("values", "epsilon", "answers"), [(72, Fraction(1, 2), 20), (3, Fraction(1, 2), 60)])
+def test_many_answers_of_many_values_lose_no_more_than_is_printed_and_less_than_as_many_of_two(
+    values: int, epsilon: Fraction, answers: int
+) -> None:
+    answer, delta = KaryResponse.from_epsilon(epsilon, values), Fraction(1, 10**9)
+    design = Design(answer=answer, noise=NoNoise(), values=values, aggregators=2)
+    printed = units_loss(design, Counter({1: answers}), delta)
+    # Each answer is the one truth, the other one, or neither: so often, with what chance under either.
+    up, down, rest = float(answer.keep), float(answer.other), float(answer.other * (values - 1))
+    counts = [(one, two, answers - one - two) for one in range(answers + 1) for two in range(answers + 1 - one)]
+    one, other = (multinomial(answers, list(law)).pmf(np.array(counts)) for law in ((up, down, rest), (down, up, rest)))
+
+    assert hockey_stick(one, other, printed) <= delta
+    assert hockey_stick(one, other, printed * 9 / 10) > delta
+    assert printed < Fraction(4, 5) * optimal_loss_repeated(epsilon, answers, delta)
 
 
 @pytest.mark.parametrize(("windows", "e1"), [(1, Fraction(1, 2)), (2, Fraction(1)), (2, Fraction(7, 10))])

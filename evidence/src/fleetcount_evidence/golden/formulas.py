@@ -25,9 +25,9 @@ from fleetcount_mechanisms.asymmetric import (
 )
 from fleetcount_mechanisms.composition import basic_epsilon, optimal_delta_repeated
 from fleetcount_mechanisms.errors import MechanismError, require_at_least
+from fleetcount_mechanisms.exact_difference import message_epsilon_binary
 from fleetcount_mechanisms.losses import (
     linked_delta,
-    message_epsilon_binary,
 )
 from fleetcount_mechanisms.planned_noise import noise_epsilon_two_cell, release_sd
 from fleetcount_mechanisms.planning import coins_variance

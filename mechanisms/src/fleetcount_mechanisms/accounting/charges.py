@@ -16,7 +16,14 @@ from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector, che
 from fleetcount_mechanisms.answers import AnswerForm, Relation
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError, require_at_least, require_fraction
-from fleetcount_mechanisms.losses import any_value_loss, moves_divergence, moves_pure, released_loss, sampled_divergence
+from fleetcount_mechanisms.losses import (
+    answer_divergence,
+    any_value_loss,
+    moves_divergence,
+    moves_pure,
+    released_loss,
+    sampled_divergence,
+)
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.renyi import (
     best_order,
@@ -325,7 +332,9 @@ def _answer_pure(design: Design) -> Fraction | None:
 def _answer_divergences(design: Design, order: int) -> list[Fraction]:
     """Return upper bounds of one answer's divergence; the caller takes the least."""
     local, pure = _local(design), _answer_pure(design)
-    found = [pure_divergence(epsilon, order) for epsilon in (local, pure) if epsilon is not None]
+    found = [answer_divergence(design.answer, order)] if local is not None else []
+    if pure is not None and pure != local:
+        found.append(pure_divergence(pure, order))
     if design.noised:
         direct = moves_divergence(design.moves, order)
         found.append(panel_linear_divergence(truth_weight(design), direct, order))

@@ -157,10 +157,9 @@ def _answer_bounds(design: Design, answers: int, delta: Fraction) -> Iterator[Fr
         return
     if alone is not None:
         yield _pure_copies(alone, answers, delta)
-    if design.noised:
-        yield best_order(lambda order: answers * unit_divergence(design, 1, order), delta)[1]
-        if answers == 1:
-            yield _amplified(design, 1, delta)
+    yield best_order(lambda order: answers * unit_divergence(design, 1, order), delta)[1]
+    if design.noised and answers == 1:
+        yield _amplified(design, 1, delta)
 
 
 def _amplified(design: Design, answers: int, delta: Fraction) -> Fraction:

@@ -10,11 +10,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Final
 
-from fleetcount_mechanisms.exact_difference import central_delta
+from fleetcount_mechanisms.exact_difference import central_delta, message_epsilon, message_epsilon_of_face
 from fleetcount_mechanisms.losses import (
     Neighbours,
-    message_epsilon,
-    message_epsilon_of_face,
 )
 from fleetcount_mechanisms.planned_noise import noise_epsilon_for, sampling_sd
 from fleetcount_mechanisms.planning import crossover_share

@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 from fleetcount_analysis.figures import Line, LinePanel, line_panels
+from fleetcount_mechanisms.exact_difference import message_epsilon_of_face
 from fleetcount_mechanisms.losses import (
     Neighbours,
-    message_epsilon_of_face,
 )
 from fleetcount_mechanisms.planned_noise import noise_epsilon_for, release_sd, sampling_sd
 from fleetcount_mechanisms.response_laws import k_ary_sd, mangat_sd, two_coin_sd, warner_sd
