@@ -358,8 +358,9 @@ def answer_divergence(answer: AnswerLaw, order: Fraction | int) -> Fraction:
 def _law_divergence(pairs: "_Pairs", order: Fraction | int) -> Fraction:
     exact, moment = checked_order(order), Decimal(0)
     for one, two in pairs:
-        ratio = near_decimal(one / two if two else Fraction(1))
-        moment = WIDE.add(moment, WIDE.multiply(near_decimal(two), WIDE.power(ratio, near_decimal(exact))))
+        if one:  # What is possible under this law alone has no finite loss, and divides by 0 here.
+            power = WIDE.power(near_decimal(one / two), near_decimal(exact))
+            moment = WIDE.add(moment, WIDE.multiply(near_decimal(two), power))
     return Fraction(WIDE.ln(moment)) / (exact - 1)
 
 
