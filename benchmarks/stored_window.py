@@ -1,14 +1,14 @@
 """How a window comes into an aggregator's store at any time and in any state, as its own rules would store it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fleetcount_aggregator.context import Context
 from fleetcount_aggregator.host.host import Host, Limits, OwnIdentity
 from fleetcount_aggregator.host.keys import KeyRing
 from fleetcount_aggregator.memory.installed import InstalledWindow, window_row
+from fleetcount_aggregator.peers import Peer
 from fleetcount_aggregator.release.noise import SystemNoise
 from fleetcount_aggregator.storage.row_types import DecidedWindow
 from fleetcount_aggregator.storage.store import Store
@@ -44,15 +44,23 @@ def identity_of(aggregators: Sequence[Aggregator], position: int, key: Ed25519Pr
     )
 
 
-def context_over(store: Store, identity: OwnIdentity, workers: Workers, **others: Any) -> Context:
-    """Return what the rules of an aggregator need, over a store; `others` replace what a default stands for."""
-    parts: dict[str, Any] = {
-        "keys": KeyRing({1: HpkeKeyPair.generate(1)}),
-        "clock": SystemClock(),
-        "limits": Limits(),
-        "noise": SystemNoise(SystemRandom()),
-    }
-    return Context.over(Host(identity=identity, **(parts | others)), store, workers)
+def context_over(
+    store: Store,
+    identity: OwnIdentity,
+    workers: Workers,
+    *,
+    limits: Limits | None = None,
+    peers: Mapping[AggregatorId, Peer] | None = None,
+) -> Context:
+    """Return what the rules of an aggregator need, over a store."""
+    host = Host(
+        identity=identity,
+        keys=KeyRing({1: HpkeKeyPair.generate(1)}),
+        clock=SystemClock(),
+        limits=limits or Limits(),
+        noise=SystemNoise(SystemRandom()),
+    )
+    return Context.over(host, store, workers, peers)
 
 
 async def put(context: Context, signed: SignedQuestion, state: WindowState) -> InstalledWindow:
