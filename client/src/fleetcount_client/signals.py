@@ -254,8 +254,9 @@ def signal_of(value: object) -> Signal | frozenset[str]:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, list):
-        parts = cast("list[str]", value)
-        return frozenset(parts) if all(isinstance(part, str) for part in parts) else position_of(parts)
+        parts = cast("list[object]", value)
+        texts = [part for part in parts if isinstance(part, str)]
+        return frozenset(texts) if len(texts) == len(parts) else position_of(parts)
     if isinstance(value, int | Decimal):
         return value if exact(value) is not None else None
     raise SignalFault(f"it is {Kind.OTHER.value}")

@@ -157,7 +157,7 @@ def _counted(name: str, value: SupportsIndex, least: int, most: int) -> int:
     return count
 
 
-def _flag(name: str, value: bool) -> bool:
+def _flag(name: str, value: object) -> bool:
     if not isinstance(value, bool | np.bool_):
         raise UsageError(f"{name} is {str(value)[:40]!r}, allowed: True or False")
     return bool(value)
@@ -181,8 +181,10 @@ def _several(name: str, given: Iterable[Any], also: str = "") -> list[Any]:
 
 def _zooms_of(given: SupportsIndex | Iterable[SupportsIndex] | str | None) -> int | tuple[int, ...] | None:
     """Return how many zooms, or the sides of their squares; a text of one number says how many."""
-    if given is None or (count := whole_number(given)) is not None:
-        return None if given is None else count
+    if given is None:
+        return None
+    if (count := whole_number(given)) is not None:
+        return count
     sides = _several("zooms", cast("Iterable[Any]", given), f"2 to {MAX_ZOOMS}, or the sides: ")
     if not isinstance(given, str):
         return tuple(_counted("zooms", side, 1, _LARGEST_SIDE) for side in sides)
@@ -393,7 +395,7 @@ def aims_of(aim: str | Mapping[str, Exact] | None) -> dict[str, Fraction] | None
     """
     if aim is None:
         return None
-    if not isinstance(aim, str | Mapping):
+    if not isinstance(cast("object", aim), str | Mapping):
         raise UsageError(f"aim is {str(aim)[:40]!r}, allowed: a text or a mapping of {', '.join(AIMS)} to weights")
     given = [tuple(one.split("=", 1)) for one in aim.split(",")] if isinstance(aim, str) else list(aim.items())
     found: dict[str, Fraction] = {}
