@@ -2,7 +2,7 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -214,8 +214,9 @@ class Broker:
     def __init__(self) -> None:
         self.published: list[tuple[str, bytes]] = []
 
-    async def publish(self, topic: str, payload: bytes, **_: Any) -> None:
-        self.published.append((topic, payload))
+    async def publish_all(self, messages: Sequence[tuple[str, bytes]], *, retain: bool) -> None:
+        assert retain
+        self.published += messages
 
 
 async def test_a_broker_is_told_what_changed_and_nothing_is_compared_while_nothing_has(
