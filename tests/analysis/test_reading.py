@@ -199,7 +199,7 @@ def test_a_law_of_noise_nobody_worked_out_is_taken_for_no_other(answer: Any) -> 
         views_of(design)
 
 
-@pytest.mark.parametrize("wrong", [0.5, math.nan, math.inf, "1", None, 2**63, True])
+@pytest.mark.parametrize("wrong", [0.5, math.nan, math.inf, "1", None, 2**63, -(2**63), True])
 def test_what_is_no_opened_number_is_refused(wrong: Any) -> None:
     design = Design(answer=Truth(1), noise=TwoSidedNoise(Fraction(1)), values=1, aggregators=2)
     ways = (

@@ -192,9 +192,9 @@ def whole_outputs(outputs: ArrayLike) -> Integers:
     kind = given.dtype.kind
     fit = given == np.rint(given) if kind == "f" else np.full(given.shape, kind in "iu")
     if kind in "iuf":
-        fit &= np.abs(given) <= _LARGEST_OUTPUT
+        fit &= (given >= -_LARGEST_OUTPUT) & (given <= _LARGEST_OUTPUT)  # The least integer has no absolute value.
     if not fit.all():
-        raise RangeError("output", given[~fit].ravel()[0], "a whole number")
+        raise RangeError("output", given[~fit].ravel()[0], "a whole number from -2^62 to 2^62")
     return given.astype(np.int64)
 
 
