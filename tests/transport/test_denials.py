@@ -37,10 +37,36 @@ async def test_a_new_file_is_taken_without_a_restart_and_an_older_one_is_not(tmp
     path = tmp_path / "deny-list"
     denials = denials_of(path, 1, number=5)
 
-    for devices, number, wanted in (((1, 2), 6, {1, 2}), ((), 4, {1, 2}), ((3,), 6, {1, 2}), ((3,), 7, {3})):
+    for devices, number, wanted in (((1, 2), 6, {1, 2}), ((), 4, {1, 2}), ((1, 2, 3), 6, {1, 2}), ((1, 2, 3), 7, {1, 2, 3})):
         write_list(path, *devices, number=number)
         await denials.poll()
         assert denials.keys == {bytes(device_key(device)) for device in wanted}
+
+
+async def test_a_newer_list_that_lacks_a_revoked_key_is_refused_also_at_a_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "deny-list"
+    source = DenySource(file=write_list(path, 1, 2, number=5), kept=tmp_path / "kept")
+    denials = Denials.open(source, AUTHORITIES)
+    write_list(path, 2, 3, number=6)
+
+    await denials.poll()
+
+    assert denials.keys == {bytes(device_key(1)), bytes(device_key(2))}
+    assert "number 6 lacks 1 of the 2 keys of number 5" in "".join(capsys.readouterr())
+    with pytest.raises(ConfigError, match="lacks 1 of the 2 keys"):
+        Denials.open(source, AUTHORITIES)
+
+
+def test_the_list_of_an_authority_that_replaces_another_begins_anew(tmp_path: Path) -> None:
+    path, successor = tmp_path / "deny-list", CertificateAuthority.create("test devices")
+    authorities = [*AUTHORITIES, successor.certificate]
+    source = DenySource(file=write_list(path, 1, number=5), kept=tmp_path / "kept")
+    Denials.open(source, authorities)
+    path.write_bytes(sign_deny_list(successor, [], number=6, issued_at=START, expires=START + 9).encode())
+
+    assert not Denials.open(source, authorities).keys
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", None])
@@ -145,19 +171,19 @@ async def test_a_list_from_the_future_is_not_taken_and_does_not_stand_in_the_way
     path, kept = tmp_path / "deny-list", tmp_path / "kept"
     source = DenySource(file=write_list(path, 1, number=5, issued_at=START + 300), kept=kept)
     denials = Denials.open(source, AUTHORITIES, lambda: START)
-    for devices, number, issued_at, wanted in (((2,), 900, START + 301, 1), ((3,), 6, START + 10, 3)):
+    for devices, number, issued_at, wanted in (((1, 2), 900, START + 301, {1}), ((1, 3), 6, START + 10, {1, 3})):
         write_list(path, *devices, number=number, issued_at=issued_at)
         await denials.poll()
-        assert denials.keys == {bytes(device_key(wanted))}
+        assert denials.keys == {bytes(device_key(device)) for device in wanted}
 
-    write_list(path, 2, number=900, issued_at=START + 301)
+    write_list(path, 1, 2, 3, number=900, issued_at=START + 301)
     time = [float(START)]
     again = Denials.open(source, AUTHORITIES, lambda: time[0])
-    assert again.keys == {bytes(device_key(3))}, "a start under a late clock goes on with what was kept"
+    assert again.keys == {bytes(device_key(device)) for device in (1, 3)}, "a start under a late clock goes on with what was kept"
     await again.poll()
     time[0] += 1
     await again.poll()
-    assert again.keys == {bytes(device_key(2))}, "the same file, once the clock is right"
+    assert again.keys == {bytes(device_key(device)) for device in (1, 2, 3)}, "the same file, once the clock is right"
 
 
 def test_a_late_clock_does_not_bring_back_a_list_older_than_the_kept_one(

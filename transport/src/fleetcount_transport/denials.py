@@ -168,7 +168,7 @@ class Denials:
         self._complaint = reason
 
     def _accept(self, data: bytes) -> None:
-        """Replace the list by one that is signed by an authority, newer and not from the future, and keep it.
+        """Replace the list by one that is signed by an authority, newer, whole and not from the future, and keep it.
 
         Raises:
             PeerError, UsageError: it is not, or is no list.
@@ -181,6 +181,14 @@ class Denials:
             raise FutureListError(f"a deny list that was signed at {found.deny_list.issued_at}, which is in the future")
         if newest is not None and found.deny_list.number <= newest.number:
             raise UsageError(f"a deny list with number {found.deny_list.number}, allowed: above {newest.number}")
+        if newest is not None and found.deny_list.authority == newest.authority:
+            # Its authority lost a list, or went on from an old copy: whoever was revoked since would be let in again.
+            if lost := len(self._keys - frozenset(map(bytes, found.deny_list.keys))):
+                raise UsageError(
+                    f"the deny list with number {found.deny_list.number} lacks {lost} of the {len(self._keys)} keys of"
+                    f" number {newest.number}, and a revoked key stays revoked: put back the newest list where it is"
+                    " signed, revoke again what came after it"
+                )
         self._take(found)
         self._keep(data)
 
