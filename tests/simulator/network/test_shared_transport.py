@@ -1,7 +1,9 @@
 """Devices that share a connection: their messages travel together, and each gets its own answer or its own failure."""
 
 import asyncio
+import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -102,6 +104,34 @@ async def test_a_device_that_is_switched_off_while_it_waits_sends_nothing() -> N
 
         assert await stays == "answer 2"
     assert far.batches == [[2]]
+
+
+@pytest.mark.parametrize(
+    ("left_s", "gathered_s"), [((4.0, 90.0), 0.1), ((60.0, 90.0), 0.2), ((-1.0, 2.0), 0.05), ((-9.0, -1.0), 0.0)]
+)
+async def test_a_batch_waits_for_a_small_part_of_what_is_left_of_its_round(
+    left_s: tuple[float, float], gathered_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, sent = 1_000_000.0, list[int]()
+    monkeypatch.setattr(time, "time", lambda: now)
+    window = SimpleNamespace(window_id=b"w", round_one_closes=now + left_s[0], round_two_closes=now + left_s[1])
+    instalment = SimpleNamespace(public_share=b"", ciphertext=bytes(100))
+
+    class Inner:
+        async def upload(self, window: Any, position: int, instalments: Sequence[Any]) -> tuple[Any, ...]:
+            sent.append(len(instalments))
+            return tuple(instalments)
+
+    shared = SharedTransport(Inner())  # type: ignore[arg-type]
+    with told_time() as told:
+        waiting = [asyncio.create_task(shared.upload(window, 0, [instalment])) for _ in range(2)]  # type: ignore[arg-type, list-item]
+        for share in (0.9, 0.2):
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert sent == ([] if gathered_s else [2])
+            told.passes(share * gathered_s)
+        await asyncio.gather(*waiting)
+    assert sent == [2]
 
 
 async def test_closing_tells_everybody_who_waits() -> None:

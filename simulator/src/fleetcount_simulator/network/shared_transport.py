@@ -5,6 +5,7 @@ connection, so that devices may share a connection (docs/wire.md, "Session").
 """
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, Generic, TypeVar
@@ -33,16 +34,27 @@ _IN_FLIGHT: Final = 2
 """Batches sent at once: while the aggregator works on one, the next one fills and is sent."""
 _MOST_LISTING: Final = 1 << 16
 """Devices that share one answer to `list_questions`: all that ask at about the same time."""
-_GATHER_S: Final = 0.04
-"""Seconds that a batch waits to fill up: a call costs as much as some ten messages in it."""
+_GATHER_S: Final = 0.2
+"""Seconds that a batch waits at most to fill up: a call costs as much as some ten messages in it."""
+_GATHER_SHARE: Final = 0.025
+"""The share of what is left of a round that a batch of its messages waits at most."""
 
 
 class Channel(Generic[_ItemT, _AnswerT]):
-    """One kind of message to one aggregator: `send` sends the waiting items, at most `most` at once, in order."""
+    """One kind of message to one aggregator: `send` sends the waiting items, at most `most` at once, in order.
 
-    def __init__(self, send: Callable[[list[_ItemT]], Awaitable[Sequence[_AnswerT]]], most: int) -> None:
+    Where fewer wait, it gathers them for `gather_s()` seconds first.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[list[_ItemT]], Awaitable[Sequence[_AnswerT]]],
+        most: int,
+        gather_s: Callable[[], float] = lambda: _GATHER_S,
+    ) -> None:
         self._send = send
         self._most = most
+        self._gather_s = gather_s
         self._waiting: deque[tuple[_ItemT, asyncio.Future[_AnswerT]]] = deque()
         self._pumps: set[asyncio.Task[None]] = set()
 
@@ -75,7 +87,7 @@ class Channel(Generic[_ItemT, _AnswerT]):
     async def _pump(self) -> None:
         while self._waiting:
             if len(self._waiting) < self._most:
-                await asyncio.sleep(_GATHER_S)
+                await asyncio.sleep(self._gather_s())
             batch = self._take()
             if not batch:
                 continue
@@ -142,7 +154,9 @@ class SharedTransport(PassingTransport):
         name = (window.window_id, position)
         if name not in self._uploads:
             self._uploads[name] = Channel(
-                lambda waiting: self._inner.upload(window, position, waiting), _batch_of(instalments[0])
+                lambda waiting: self._inner.upload(window, position, waiting),
+                _batch_of(instalments[0]),
+                lambda: _gather_s(window),
             )
         return await self._uploads[name].put_all(instalments)
 
@@ -158,6 +172,13 @@ class SharedTransport(PassingTransport):
 
     async def _all_questions(self, asking: list[None]) -> list[tuple[QuestionOffer, ...]]:
         return [await self._inner.list_questions()] * len(asking)
+
+
+def _gather_s(window: Window) -> float:
+    """Return how long a batch of a window's messages waits to fill up."""
+    now = time.time()
+    closes = window.round_one_closes if now < window.round_one_closes else window.round_two_closes
+    return min(max(0.0, closes - now) * _GATHER_SHARE, _GATHER_S)
 
 
 def _batch_of(instalment: Instalment) -> int:

@@ -19,17 +19,17 @@ IN_TURNS: Final = "in turns"
 """Own connections of more devices than may be connected at once: each device connects anew in every round."""
 COST_S: Final[Mapping[tuple[str, str], tuple[float, float, float]]] = MappingProxyType(
     {
-        (OWN, "grpc"): (0.0080, 0.0042, 0.0052),
-        (OWN, "relay"): (0.0120, 0.0062, 0.0070),
-        (OWN, MOSQUITTO): (0.0030, 0.0034, 0.0038),
+        (OWN, "grpc"): (0.0080, 0.0026, 0.0032),
+        (OWN, "relay"): (0.0120, 0.0030, 0.0036),
+        (OWN, MOSQUITTO): (0.0030, 0.0017, 0.0018),
         (OWN, EMBEDDED): (0.0100, 0.0080, 0.0080),
         (IN_TURNS, "grpc"): (0.0080, 0.0112, 0.0115),
         (IN_TURNS, "relay"): (0.0120, 0.0140, 0.0145),
         (IN_TURNS, MOSQUITTO): (0.0030, 0.0045, 0.0048),
         (IN_TURNS, EMBEDDED): (0.0100, 0.0150, 0.0150),
-        (SHARED, "grpc"): (0.0009, 0.0008, 0.0008),
-        (SHARED, "relay"): (0.0012, 0.0012, 0.0014),
-        (SHARED, MOSQUITTO): (0.0020, 0.0018, 0.0020),
+        (SHARED, "grpc"): (0.0009, 0.0005, 0.0005),
+        (SHARED, "relay"): (0.0012, 0.0007, 0.0007),
+        (SHARED, MOSQUITTO): (0.0020, 0.0011, 0.0011),
         (SHARED, EMBEDDED): (0.0021, 0.0021, 0.0032),
     }
 )
