@@ -37,7 +37,12 @@ async def test_a_new_file_is_taken_without_a_restart_and_an_older_one_is_not(tmp
     path = tmp_path / "deny-list"
     denials = denials_of(path, 1, number=5)
 
-    for devices, number, wanted in (((1, 2), 6, {1, 2}), ((), 4, {1, 2}), ((1, 2, 3), 6, {1, 2}), ((1, 2, 3), 7, {1, 2, 3})):
+    for devices, number, wanted in (
+        ((1, 2), 6, {1, 2}),
+        ((), 4, {1, 2}),
+        ((1, 2, 3), 6, {1, 2}),
+        ((1, 2, 3), 7, {1, 2, 3}),
+    ):
         write_list(path, *devices, number=number)
         await denials.poll()
         assert denials.keys == {bytes(device_key(device)) for device in wanted}
@@ -54,7 +59,7 @@ async def test_a_newer_list_that_lacks_a_revoked_key_is_refused_also_at_a_start(
     await denials.poll()
 
     assert denials.keys == {bytes(device_key(1)), bytes(device_key(2))}
-    assert "number 6 lacks 1 of the 2 keys of number 5" in "".join(capsys.readouterr())
+    assert "number 6 that lacks 1 of the 2 keys of number 5" in "".join(capsys.readouterr())
     with pytest.raises(ConfigError, match="lacks 1 of the 2 keys"):
         Denials.open(source, AUTHORITIES)
 
@@ -179,7 +184,9 @@ async def test_a_list_from_the_future_is_not_taken_and_does_not_stand_in_the_way
     write_list(path, 1, 2, 3, number=900, issued_at=START + 301)
     time = [float(START)]
     again = Denials.open(source, AUTHORITIES, lambda: time[0])
-    assert again.keys == {bytes(device_key(device)) for device in (1, 3)}, "a start under a late clock goes on with what was kept"
+    assert again.keys == {bytes(device_key(device)) for device in (1, 3)}, (
+        "a start under a late clock goes on with what was kept"
+    )
     await again.poll()
     time[0] += 1
     await again.poll()

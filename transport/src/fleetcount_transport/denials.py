@@ -182,12 +182,13 @@ class Denials:
         if newest is not None and found.deny_list.number <= newest.number:
             raise UsageError(f"a deny list with number {found.deny_list.number}, allowed: above {newest.number}")
         if newest is not None and found.deny_list.authority == newest.authority:
+            lost = len(self._keys - frozenset(map(bytes, found.deny_list.keys)))
             # Its authority lost a list, or went on from an old copy: whoever was revoked since would be let in again.
-            if lost := len(self._keys - frozenset(map(bytes, found.deny_list.keys))):
+            if lost:
                 raise UsageError(
-                    f"the deny list with number {found.deny_list.number} lacks {lost} of the {len(self._keys)} keys of"
-                    f" number {newest.number}, and a revoked key stays revoked: put back the newest list where it is"
-                    " signed, revoke again what came after it"
+                    f"a deny list with number {found.deny_list.number} that lacks {lost} of the {len(self._keys)} keys"
+                    f" of number {newest.number}, and a revoked key stays revoked: put back the newest list where it is"
+                    " signed, and revoke again what came after it"
                 )
         self._take(found)
         self._keep(data)
