@@ -55,6 +55,7 @@ class FleetDevices:
     def __init__(self, spec: FleetSpec) -> None:
         self._spec = spec
         self._part = spec.part
+        self._slowest = max(0.0, -min(spec.part.skews, default=0.0))
         # One fsync per device and step would measure the disk: a simulation need not survive a power cut.
         self._file = SpoolFile(Path(spec.spool_file), durable=False)
         authority = CertificateAuthority(
@@ -220,8 +221,7 @@ class FleetDevices:
             one.take_part(self._offer)
         leaves = gone < question.schedule.windows
         # For a device with a slow clock the last window is open for longer.
-        slow_s = max(0.0, -min(self._part.skews, default=0.0)) * question.schedule.round_one_s
-        after_s = _AFTER_S if leaves else _GRACE_S + slow_s
+        after_s = _AFTER_S if leaves else _GRACE_S + self._slowest * question.schedule.round_one_s
         until = question.schedule.closes(gone - 1) + after_s
         await one.finish(question.question_id, until, leaves=leaves)
 
