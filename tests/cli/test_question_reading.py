@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fleetcount.command.base import CheckFailedError, utc
+from fleetcount.command.base import CheckFailedError
 from fleetcount.question.files import read_question
 from fleetcount.read.records import Chain
 from fleetcount_aggregator.windows.status import read_status
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.question.orders import started_question
 from fleetcount_protocol.release.record_json import record_from_json
@@ -269,11 +270,15 @@ async def test_a_reader_of_a_question_that_is_not_submitted_reads_until_when_it_
     late = await counted.records()
 
     assert [(early.code, late.code)] == [(0, 0) if many else (3, 3)]
-    assert f"at no aggregator that answers; it may be submitted until {utc(by)}" in (early.out if many else early.err)
-    assert f"at no aggregator that answers; it had to be submitted by {utc(by)}" in (late.out if many else late.err)
+    assert f"at no aggregator that answers; it may be submitted until {utc_text(by)}" in (
+        early.out if many else early.err
+    )
+    assert f"at no aggregator that answers; it had to be submitted by {utc_text(by)}" in (
+        late.out if many else late.err
+    )
     assert seen[1:] == [
         f"0 of {counted.schedule.windows} windows released",
-        f"not started: at no aggregator that answers; it may be submitted until {utc(by)}",
+        f"not started: at no aggregator that answers; it may be submitted until {utc_text(by)}",
     ]
     assert not many or [one.name for one in Path("got").iterdir()] == ["question"]
     states = await counted.command("status", "--question", "q.question", "--config", "dep/alpha/aggregator.toml")
@@ -296,13 +301,13 @@ async def test_a_reader_follows_a_question_from_the_start_that_its_leader_gave_i
     operator = await counted.command("status", "--question", "q.question", "--config", "dep/alpha/aggregator.toml")
 
     assert submitted + 300 <= opens <= submitted + 300 + 60
-    assert ahead[-1] == f"next: window 0 opens {utc(opens)}"
+    assert ahead[-1] == f"next: window 0 opens {utc_text(opens)}"
     assert got.code == 0, got
     many = counted.schedule.windows > 1
     [path] = Path("got").glob("00000.json" if many else "release.json")
     record, _ = record_from_json(path.read_text())
     assert record.window.round_one_opens == opens
-    assert not many or f"window 0, which opens {utc(opens)}" in operator.out
+    assert not many or f"window 0, which opens {utc_text(opens)}" in operator.out
     if many:
         exported = await counted.command("export", "--records", "got", "--output", "got.csv")
         assert exported.code == 0, exported

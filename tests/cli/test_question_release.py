@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
-from fleetcount.command.base import RefusedByPolicyError, describe, utc
+from fleetcount.command.base import RefusedByPolicyError, describe
 from fleetcount.question.files import describe_question, question_json, unsigned
 from fleetcount.read import release as reading
 from fleetcount.read import states
@@ -15,6 +15,7 @@ from fleetcount.read.report import release_json, statement_lines, table_lines
 from fleetcount_analysis.interval_words import interval_text
 from fleetcount_mechanisms.accounting.question_statement import question_views
 from fleetcount_mechanisms.sampling import SamplingDie
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.messages import ReleaseAnswer, WindowState, WindowStatus
@@ -54,7 +55,7 @@ def test_who_waits_for_a_release_is_told_once_until_when(tmp_path: Path, monkeyp
 
     done = CliRunner().invoke(reading.release, words)
 
-    assert done.stderr == f"waiting up to 600 s: the window closes {utc(question.schedule.closes(0))}\n"
+    assert done.stderr == f"waiting up to 600 s: the window closes {utc_text(question.schedule.closes(0))}\n"
     assert "too few reports" in str(done.exception)
     assert len(asked) == 4
 

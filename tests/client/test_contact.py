@@ -5,11 +5,11 @@ import logging
 from pathlib import Path
 
 import pytest
-from fleetcount_client.charges import utc_text
 from fleetcount_client.contact import SILENT_AFTER_S, Contacts
 from fleetcount_client.memory_transport import MemoryTransport
 from fleetcount_client.timer import ManualTimer
 from fleetcount_client.transport import LISTS, Unreachable
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.messages import QuestionOffer
 
 from tests.client.deployment import SIGNAL, START, Deployment, open_policy

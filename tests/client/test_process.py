@@ -11,12 +11,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from fleetcount_client.charges import utc_text
 from fleetcount_client.spool import SpoolFile
 from fleetcount_client.spool_rows import Phase
 from fleetcount_client.timer import SystemTimer
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_private_key
 from fleetcount_protocol.channel.session import DeviceIdentity
+from fleetcount_protocol.clock import utc_text
 from fleetcount_transport import failpoints
 
 from tests.client.databroker import FakeDatabroker, databroker

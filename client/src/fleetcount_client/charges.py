@@ -5,13 +5,13 @@ Values and rules of time; what charges add up to is the ledger's (`ledger`). Loa
 
 import hashlib
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 from math import ceil, inf
 from typing import TYPE_CHECKING, Final
 
 from fleetcount_mechanisms.answers import Relation
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.ids import QuestionId
 from fleetcount_protocol.layout import uint
 from fleetcount_protocol.window.fields import Aggregator
@@ -136,11 +136,3 @@ def judge_age(policy: OwnerPolicy, age: LedgerAge, now: float) -> PolicyRefusal 
         key = "enrolment_wait_s in [policy], before a certificate's first start,"
     message = f"this device answers from {utc_text(ceil(ready))}, because {why}; set {key} to change it"
     return PolicyRefusal(rule="fresh_ledger", message=message)
-
-
-def utc_text(moment: float) -> str:
-    """Return a time as people read it: ISO 8601, UTC; a time that no calendar has is the last or first there is."""
-    try:
-        return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    except (OverflowError, ValueError, OSError):
-        return "9999-12-31T23:59:59Z" if moment > 0 else "0001-01-01T00:00:00Z"

@@ -25,11 +25,12 @@ from fleetcount_mechanisms.accounting.vectors import LossBudget, LossVector
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.statement import ledger_loss_of
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import signals_text
 
-from fleetcount_client.charges import Charge, unit_id, utc_text
+from fleetcount_client.charges import Charge, unit_id
 from fleetcount_client.policy import OwnerPolicy, PolicyRefusal, Trust
 
 _NEVER: Final = -(1 << 61)

@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, cast
 
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_transport.settings import setting, settings
 from fleetcount_transport.toml_table import Table
-
-from fleetcount_client.charges import utc_text
 
 if TYPE_CHECKING:
     from cryptography.x509 import Certificate

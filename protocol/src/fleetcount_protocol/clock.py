@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from functools import partial
 from typing import Final, Protocol
 
@@ -12,6 +13,14 @@ LARGEST_LEAD_S: Final = 300.0
 """Seconds by which a signed time may be ahead of one's own clock; beyond it what bears it is from the future."""
 _SMALL_S: Final = 2.0
 """A difference in seconds up to which an anchored clock only slews and never jumps."""
+
+
+def utc_text(moment: float) -> str:
+    """Return a time (Unix seconds) as people read it: ISO 8601, UTC; one that no calendar has is the last or first."""
+    try:
+        return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (OverflowError, ValueError, OSError):
+        return "9999-12-31T23:59:59Z" if moment > 0 else "0001-01-01T00:00:00Z"
 
 
 class Clock(Protocol):

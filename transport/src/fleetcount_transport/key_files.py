@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import UsageError
 
 from fleetcount_transport.toml_table import ConfigError
@@ -98,7 +99,7 @@ class TlsFiles:
         from cryptography import x509
 
         one = x509.load_pem_x509_certificate(self.certificate)
-        return f"issuer {one.issuer.rfc4514_string()}, ends {one.not_valid_after_utc:%Y-%m-%dT%H:%M:%SZ}"
+        return f"issuer {one.issuer.rfc4514_string()}, ends {utc_text(one.not_valid_after_utc.timestamp())}"
 
     def to_servers(self) -> "grpc.ChannelCredentials":
         """Return the credentials of a gRPC channel: the far end must be certified by the authorities."""

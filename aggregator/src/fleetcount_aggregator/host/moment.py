@@ -9,9 +9,9 @@ decides about no window.
 import heapq
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final, Generic, TypeVar
 
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_transport.logs import log
 
@@ -84,7 +84,7 @@ class Moments:
         self._is_sure = is_right
         self.hear(latest)
         if not self._is_sure:
-            log.warning("clock_not_confirmed", clock=_time(self._began), store=_time(self._latest))
+            log.warning("clock_not_confirmed", clock=utc_text(self._began), store=utc_text(self._latest))
 
     def hear(self, latest: float | None) -> None:
         """Compare the clock with the time that the store remembers now, None if it remembers none."""
@@ -96,7 +96,7 @@ class Moments:
         now = self.now()
         if not self._is_sure and self._peers and all(map(self._agrees, self._peers)):
             self._is_sure = True
-            log.info("clock_confirmed", clock=_time(now))
+            log.info("clock_confirmed", clock=utc_text(now))
         if self._is_sure or (others is not None and self._all_agree(others)):
             return Moment(now, True, now)
         # The time since the start is known for certain, whatever the clock says.
@@ -107,8 +107,9 @@ class Moments:
         moment = self.of()
         if moment.is_confirmed:
             return ""
+        clock, store = utc_text(moment.now), utc_text(self._latest)
         return (
-            f"the clock says {_time(moment.now)}, and this store was last acted on at {_time(self._latest)}: until its"
+            f"the clock says {clock}, and this store was last acted on at {store}: until its"
             " peers agree with the clock, or it is started with --clock-is-right, nothing is done that cannot be undone"
         )
 
@@ -119,13 +120,6 @@ class Moments:
     def _agrees(self, peer: AggregatorId) -> bool:
         skew = self.skews.get(peer)
         return skew is not None and abs(skew.seconds) + skew.give_or_take_s <= self.largest_skew_s
-
-
-def _time(moment: float) -> str:
-    try:
-        return f"{datetime.fromtimestamp(moment, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    except (ValueError, OverflowError, OSError):
-        return f"{moment:.0f} s after 1970"
 
 
 KeyT = TypeVar("KeyT", bound=bytes)

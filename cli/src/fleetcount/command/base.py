@@ -10,7 +10,6 @@ import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 import click
@@ -251,11 +250,6 @@ def aligned(rows: Sequence[Sequence[str]], left: int = 1, most: int = MAX_LINE) 
         for row in (zip(row, widths, strict=True) for row in texts)
     )
     return ["  ".join(row).rstrip() for row in padded]
-
-
-def utc(moment: float) -> str:
-    """Return a time as people read it: ISO 8601, UTC."""
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _printable(line: str) -> str:

@@ -22,6 +22,7 @@ from fleetcount_protocol.channel.certificates import (
     save_certificates,
 )
 from fleetcount_protocol.channel.user_names import slot_name
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.fields import Aggregator, HpkeKey
@@ -40,7 +41,7 @@ from fleetcount_simulator.network.deployments import (
 from fleetcount_transport.toml_table import ConfigError
 from fleetcount_transport.toml_writing import toml_tables, toml_text
 
-from fleetcount.command.base import RefusedByPolicyError, StrictCommand, one_line, utc
+from fleetcount.command.base import RefusedByPolicyError, StrictCommand, one_line
 from fleetcount.command.options import PATH, Count, read_text, write_file
 from fleetcount.keys.describing import check_names, encode_descriptor, fingerprint_of, host_and_port, listening_host
 from fleetcount.keys.descriptors import OperatorParts, authorities_pem, read_whole_descriptor
@@ -419,10 +420,12 @@ def _reply(pki: PkiDirectory, asked: _Asked, known: Issued | None, days: int | N
         length = timedelta(days=days or (_DEVICE_DAYS if asked.purpose is Purpose.DEVICE else _DAYS))
         name = request.name or random_device_name()
         issued = pki.enrol(asked.purpose, request.key, name, request.hosts, reply, validity=length)
-        click.echo(one_line(f"{reply}: {issued.purpose.label}, until {utc(issued.ends.timestamp())}; hand it back"))
+        click.echo(
+            one_line(f"{reply}: {issued.purpose.label}, until {utc_text(issued.ends.timestamp())}; hand it back")
+        )
         return
     if known.ends <= datetime.now(UTC):
         raise UsageError(f"{asked.path} was admitted and ended {known.ends:%Y-%m-%d}; `fleetcount pki renew` goes on")
     if not reply.exists():
         write_file(reply, authorities_pem([known.certificate]), overwrite=False)
-    click.echo(one_line(f"{reply}: admitted before, until {utc(known.ends.timestamp())}; nothing was changed"))
+    click.echo(one_line(f"{reply}: admitted before, until {utc_text(known.ends.timestamp())}; nothing was changed"))

@@ -14,6 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_protocol.channel.certificates import Purpose, key_digest, load_certificate, random_device_name
 from fleetcount_protocol.channel.user_names import slot_name
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 
@@ -163,7 +164,7 @@ def _enrol(root: Path, purpose: Purpose, csr: Path, name: str, hosts: tuple[str,
 
 
 def _say(output: Path, issued: Issued) -> None:
-    click.echo(f"{output}: {issued.purpose.label} {issued.names[0]}, until {issued.ends:%Y-%m-%dT%H:%M:%SZ}")
+    click.echo(f"{output}: {issued.purpose.label} {issued.names[0]}, until {utc_text(issued.ends.timestamp())}")
 
 
 @click.command("renew", cls=StrictCommand)
@@ -234,8 +235,7 @@ def _length(days: int | None) -> timedelta | None:
 
 def _write_list(directory: PkiDirectory, certificates: list[Any], valid_days: int | None) -> None:
     made = directory.write_list([key_digest(one) for one in certificates], _length(valid_days))
-    end = datetime.fromtimestamp(made.expires, UTC)
-    click.echo(f"deny list {made.number}: {len(made.keys)} keys, until {end:%Y-%m-%dT%H:%M:%SZ}")
+    click.echo(f"deny list {made.number}: {len(made.keys)} keys, until {utc_text(made.expires)}")
 
 
 @click.command("list", cls=StrictCommand)
@@ -286,4 +286,4 @@ def _state(end: datetime, now: datetime) -> str:
 
 
 def _end(end: datetime, now: datetime) -> dict[str, Any]:
-    return {"ends": f"{end:%Y-%m-%dT%H:%M:%SZ}", "days_left": (end - now).days}
+    return {"ends": utc_text(end.timestamp()), "days_left": (end - now).days}

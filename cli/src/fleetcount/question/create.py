@@ -22,6 +22,7 @@ from fleetcount_mechanisms.accounting.solving import sd_of_cell
 from fleetcount_mechanisms.planning import MEAN_OF, mean_sd
 from fleetcount_mechanisms.responses import AsymmetricVector
 from fleetcount_mechanisms.statement import hidden_words
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import QuestionError, SignatureError, UsageError
 from fleetcount_protocol.ids import Digest
 from fleetcount_protocol.limits import VERIFY_KEY_BYTES
@@ -39,7 +40,7 @@ from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.signal import decimal_text
 from fleetcount_protocol.window.signing import verify_ed25519
 
-from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, show, utc
+from fleetcount.command.base import EXPLAIN, JSON, OneOf, RefusedByPolicyError, StrictCommand, show
 from fleetcount.command.numbers import EPSILON
 from fleetcount.command.options import PATH, read_bytes, write_file
 from fleetcount.keys.operator import CONFIG, Operator, operator_of
@@ -320,10 +321,10 @@ def submit_question(path: Path, operator: Operator, now: float) -> Path:
         verify_signed_question(signed, operator.trusted)
     closes, counted = question.first_window.round_one_closes, question.schedule.submission
     if counted is not None and now + counted.delay_s > counted.latest:
-        late = utc(counted.latest - counted.delay_s)
-        raise UsageError(f"it is {utc(now)}, the question had to be submitted by {late}; create it anew")
+        late = utc_text(counted.latest - counted.delay_s)
+        raise UsageError(f"it is {utc_text(now)}, the question had to be submitted by {late}; create it anew")
     if now >= closes:
-        raise UsageError(f"round one of the first window closed at {utc(closes)}; create the question anew")
+        raise UsageError(f"round one of the first window closed at {utc_text(closes)}; create the question anew")
     seed = read_bytes(seed_path(path), largest=VERIFY_KEY_BYTES)
     with _named(seed_path(path)):
         check_verify_seed(question, seed)

@@ -17,6 +17,7 @@ from fleetcount_client.policy import OwnerPolicy, judge_question
 from fleetcount_mechanisms.accounting.question_statement import one_window_words, plain_words, question_views
 from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_mechanisms.statement_words import plain_sentences
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.question.fields import Coin
 from fleetcount_protocol.question.question import (
@@ -32,7 +33,7 @@ from fleetcount_protocol.window.codes import CodeForm, Codes
 from fleetcount_protocol.window.domain import Prefixes, most_of, signals_text
 from fleetcount_protocol.window.fields import LevelKind, level_words
 
-from fleetcount.command.base import one_line, utc
+from fleetcount.command.base import one_line
 from fleetcount.command.options import read_bytes, read_text, write_file
 from fleetcount.command.statements import privacy_lines, views_json
 
@@ -151,16 +152,16 @@ def _schedule_lines(question: Question) -> Iterator[str]:
         many = f"{schedule.windows:,} windows, one every {_length_text(schedule.every_s)}"
         yield (
             f"{'one window' if schedule.windows == 1 else many}, the first {_length_text(counted.delay_s)} after it is "
-            f"submitted, by {utc(counted.latest)} at the latest; each takes answers for "
+            f"submitted, by {utc_text(counted.latest)} at the latest; each takes answers for "
             f"{_length_text(schedule.round_one_s + schedule.round_two_s)}"
         )
     elif schedule.windows == 1:
-        closes = f"round one {utc(first.round_one_opens)} to {utc(first.round_one_closes)}"
-        yield f"one window: {closes}, last close {utc(first.round_two_closes)}"
+        closes = f"round one {utc_text(first.round_one_opens)} to {utc_text(first.round_one_closes)}"
+        yield f"one window: {closes}, last close {utc_text(first.round_two_closes)}"
     else:
         yield (
-            f"{schedule.windows:,} windows, one every {_length_text(schedule.every_s)}, from {utc(schedule.opens(0))} "
-            f"to {utc(schedule.end)}; each takes answers for "
+            f"{schedule.windows:,} windows, one every {_length_text(schedule.every_s)}, "
+            f"from {utc_text(schedule.opens(0))} to {utc_text(schedule.end)}; each takes answers for "
             f"{_length_text(schedule.round_one_s + schedule.round_two_s)}"
         )
     if (walk := question.drill_down) is not None:

@@ -21,6 +21,7 @@ from fleetcount_aggregator.process.app import limits_of
 from fleetcount_aggregator.windows.budget import question_charge, spent_from
 from fleetcount_aggregator.windows.status import QuestionLine, read_status
 from fleetcount_aggregator.windows.windows import opening_lead_s
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import FleetcountError, QuestionError, UsageError
 from fleetcount_protocol.limits import MAX_ORDER_BYTES, MAX_ORDERS_PER_QUESTION
 from fleetcount_protocol.question.fields import Coin, Schedule
@@ -39,7 +40,7 @@ from fleetcount_protocol.question.orders import (
 from fleetcount_protocol.question.question import Question
 from fleetcount_protocol.window.domain import signals_text
 
-from fleetcount.command.base import RefusedByPolicyError, StrictCommand, utc
+from fleetcount.command.base import RefusedByPolicyError, StrictCommand
 from fleetcount.command.numbers import spans_text
 from fleetcount.command.options import PATH, parse_count, read_bytes, write_file
 from fleetcount.keys.operator import CONFIG, Operator, operator_of
@@ -75,7 +76,7 @@ def _order_command(action: str, text: str) -> click.Command:
                 raise RefusedByPolicyError("not stopped; nothing was written")
         given.write()
         window, number = given.order.from_window, given.order.number
-        opens = utc(given.question.schedule.opens(window))
+        opens = utc_text(given.question.schedule.opens(window))
         click.echo(f"{action} from window {window} on, which opens {opens}: order {number}, {given.target}")
 
     return order
@@ -189,7 +190,7 @@ def give_order(
 def stop_lines(given: GivenOrder, operator: Operator) -> Iterator[str]:
     """Yield what a stop ends, and what stays charged and what comes back: a line of all aggregators, one of devices."""
     question, window = given.question, given.order.from_window
-    opens, limits = utc(question.schedule.opens(window)), limits_of(operator.config)
+    opens, limits = utc_text(question.schedule.opens(window)), limits_of(operator.config)
     yield f"this ends question {question.name!r} for good, at all aggregators, from window {window} on, opening {opens}"
     charges = [question_charge(question, until, given.counted_at) for until in (given.asked, window)]
     whole, kept = (spent_from(question.schedule.opens(0), [one], limits).get(one.signals[0], 0) for one in charges)
@@ -278,14 +279,16 @@ def _window(start: str | None, schedule: Schedule, following: int | None, now: f
     last, lead = schedule.windows - 1, opening_lead_s(schedule)
     first = last + 1 if following is None else max(following, _opening_from(schedule, now + lead))
     if first > last:
-        raise UsageError(f"every window of the question is decided about; the last opens {utc(schedule.opens(last))}")
+        raise UsageError(
+            f"every window of the question is decided about; the last opens {utc_text(schedule.opens(last))}"
+        )
     if start is None:
         return min(last, max(first, _opening_from(schedule, now + lead + _MARGIN_S)))
     given = _given_window(start, schedule)
     if not first <= given <= last:
         raise UsageError(
-            f"--from is {_told(start, given)}, allowed: {first} to {last} ({utc(schedule.opens(first))} to "
-            f"{utc(schedule.opens(last))}); windows are decided about {lead} s before they open"
+            f"--from is {_told(start, given)}, allowed: {first} to {last} ({utc_text(schedule.opens(first))} to "
+            f"{utc_text(schedule.opens(last))}); windows are decided about {lead} s before they open"
         )
     return given
 

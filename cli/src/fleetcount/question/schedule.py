@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from fleetcount_mechanisms.accounting.charges import MOST_UNITS
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.limits import (
     MAX_QUESTION_LIFETIME_S,
     MAX_QUESTION_WINDOWS,
@@ -18,7 +19,6 @@ from fleetcount_protocol.limits import (
 from fleetcount_protocol.question.fields import DAY_S, Coin, Schedule, Submission
 from fleetcount_transport.toml_table import Table
 
-from fleetcount.command.base import utc
 from fleetcount.command.numbers import parse_length
 
 _MANY: Final = ("windows", "until")
@@ -57,7 +57,7 @@ def read_schedule(table: Table, coin: Coin, now: float, step: int, levels: int, 
     counted = _submission(table, now, step)
     opens = (_utc_moment if several else _moment)(table, "opens", now, step) if counted is None else None
     if opens is not None and opens < now:
-        raise table.refuse("opens", f"a time from now on, {utc(now)}: its first window could not be answered")
+        raise table.refuse("opens", f"a time from now on, {utc_text(now)}: its first window could not be answered")
     window = _length(table, "window", step, MAX_WINDOW_S)
     every = _length(table, "every", step, MAX_QUESTION_LIFETIME_S) if several else max(window, _on_grid(_LEAD_S, step))
     if every < window:
@@ -99,7 +99,9 @@ def _submission(table: Table, now: float, step: int) -> Submission | None:
         raise table.wrong("submit_by", "is missing: the last time to submit the question, which everybody signs")
     by, earliest = _moment(table, "submit_by", now, step), _on_grid(now + delay, step)
     if not now <= by <= now + MAX_QUESTION_LIFETIME_S:
-        raise table.refuse("submit_by", f"a time from now on, {utc(now)}, within {MAX_QUESTION_LIFETIME_S // DAY_S} d")
+        raise table.refuse(
+            "submit_by", f"a time from now on, {utc_text(now)}, within {MAX_QUESTION_LIFETIME_S // DAY_S} d"
+        )
     return Submission(delay_s=delay, earliest=earliest, latest=max(earliest, _on_grid(by + delay, step)))
 
 
@@ -128,9 +130,9 @@ def _windows(table: Table, opens: int | None, window: int, every: int, now: floa
     else:
         key, until = "until", _utc_moment(table, "until", now, step)
         if until < opens + window:
-            ends = utc(opens + window)
+            ends = utc_text(opens + window)
             raise table.refuse(
-                "until", f"{ends} or later: the first window, from schedule.opens {utc(opens)} on, ends then"
+                "until", f"{ends} or later: the first window, from schedule.opens {utc_text(opens)} on, ends then"
             )
         count = 1 + (until - opens - window) // every
         if count > MAX_QUESTION_WINDOWS:

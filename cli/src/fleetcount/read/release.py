@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_QUESTION_WINDOWS
 from fleetcount_protocol.messages import ReleaseAnswer
@@ -37,7 +38,6 @@ from fleetcount.command.base import (
     StrictCommand,
     one_line,
     show,
-    utc,
 )
 from fleetcount.command.numbers import spans_text
 from fleetcount.command.options import PATH, Count, check_output_directory, config_option, read_text
@@ -192,7 +192,7 @@ def _release_one(
         if (answer is not None and answer.state.value in _DONE) or time.monotonic() >= deadline:
             break
         if not told and window is not None:
-            click.echo(f"waiting up to {wait_s} s: the window closes {utc(window.round_two_closes)}", err=True)
+            click.echo(f"waiting up to {wait_s} s: the window closes {utc_text(window.round_two_closes)}", err=True)
             told = True
         time.sleep(min(_LOOK_S, max(0.0, deadline - time.monotonic())))
     if window is None or answer is None:
@@ -323,11 +323,11 @@ def _ahead(question: Question, orders: Sequence[QuestionOrder], following: int, 
         yield f"stopped by {by}: no window is asked from {stop} on"
     following = next((index for index in range(following, schedule.windows) if index not in skipped), schedule.windows)
     if following < schedule.windows:
-        yield f"next: window {following} opens {utc(schedule.opens(following))}"
+        yield f"next: window {following} opens {utc_text(schedule.opens(following))}"
     elif skipped:
         yield "no further window is asked"
     else:
-        yield f"the last window closed {utc(schedule.end)}" if now >= schedule.end else "the last window is open"
+        yield f"the last window closed {utc_text(schedule.end)}" if now >= schedule.end else "the last window is open"
 
 
 def _nowhere(question: Question, now: float) -> str:
@@ -338,7 +338,7 @@ def _nowhere(question: Question, now: float) -> str:
     if counted is None:
         return "at no aggregator that answers, at least not yet"
     by = counted.latest - counted.delay_s
-    until = f"it may be submitted until {utc(by)}" if now <= by else f"it had to be submitted by {utc(by)}"
+    until = f"it may be submitted until {utc_text(by)}" if now <= by else f"it had to be submitted by {utc_text(by)}"
     return f"at no aggregator that answers; {until}"
 
 

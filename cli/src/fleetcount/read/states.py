@@ -17,6 +17,7 @@ from fleetcount_aggregator.host.reasons import expected_wait
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_protocol.channel.greetings import decode_greeting
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import FleetcountError, UsageError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.messages import WindowStatus
@@ -24,7 +25,7 @@ from fleetcount_protocol.question.orders import started_question
 from fleetcount_protocol.question.question import Question, window_at
 from fleetcount_protocol.window.window import Window
 
-from fleetcount.command.base import CannotReachError, CheckFailedError, RefusedByPolicyError, one_line, show, utc
+from fleetcount.command.base import CannotReachError, CheckFailedError, RefusedByPolicyError, one_line, show
 from fleetcount.keys.operator import operator_of
 from fleetcount.question.orders import installed_question
 from fleetcount.read.readers import read_reader
@@ -58,7 +59,7 @@ def show_states(config_path: Path, question: Question, index: int | None, now: f
     missing = _why_missing(config_path, question, index) if any(map(_is_unknown, answers.values())) else ""
     lines = [one_line(f"{name:<12} {_text(window, name, answer, missing)}") for name, answer in answers.items()]
     if schedule.windows > 1:
-        lines.insert(0, f"window {index}, which opens {utc(window.round_one_opens)}")
+        lines.insert(0, f"window {index}, which opens {utc_text(window.round_one_opens)}")
     rows = [_json(index, str(name), answer, missing) for name, answer in answers.items()]
     show(rows, lines, as_json=as_json)
     _conclude(answers, missing, quiet=as_json)
@@ -92,7 +93,7 @@ def _json(index: int, name: str, answer: WindowStatus | str, missing: str) -> di
 
 def _text(window: Window, name: AggregatorId, answer: WindowStatus | str, missing: str) -> str:
     if isinstance(answer, str):
-        opens = f"windows are decided about shortly before they open, this one opens {utc(window.round_one_opens)}"
+        opens = f"windows are decided about shortly before they open, this one opens {utc_text(window.round_one_opens)}"
         why = f"the window is missing: {missing}" if missing else opens
         return answer + f"; {why}" * _is_unknown(answer)
     parts = [answer.state.value + (f" ({answer.abort_reason})" if answer.abort_reason else "")]

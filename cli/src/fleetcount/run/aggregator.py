@@ -31,11 +31,12 @@ from fleetcount_aggregator.windows.status import (
     read_store_state,
     read_windows,
 )
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.ids import WindowId
 from fleetcount_transport.logs import configure
 
-from fleetcount.command.base import JSON, CannotReachError, CheckFailedError, StrictCommand, show, utc
+from fleetcount.command.base import JSON, CannotReachError, CheckFailedError, StrictCommand, show
 from fleetcount.command.numbers import spans_text
 from fleetcount.command.options import PATH, config_option
 from fleetcount.run.health import waits_here
@@ -175,7 +176,7 @@ def _window_lines(window: WindowLine, waits: Mapping[str, str]) -> Iterator[str]
 def _question_lines(question: QuestionLine) -> Iterator[str]:
     """Return the lines of one question: how far it is, its next window, and which are skipped or missing, by reason."""
     following = (
-        "no further window" if question.opens is None else f"window {question.upcoming} at {utc(question.opens)}"
+        "no further window" if question.opens is None else f"window {question.upcoming} at {utc_text(question.opens)}"
     )
     head = f"question {question.question_id.hex()[:12]}  {question.released} of {question.windows} released"
     yield f"{head}, {following}  {question.name}"
@@ -285,7 +286,7 @@ def restore(config: Path, file: Path) -> None:
     keys = {name: path for name, path in named.items() if isinstance(path, Path)}
     whose = (settings.aggregator.id, settings.aggregator.deployment)
     about = put_back(settings.store_place, file, lambda staged: _store_keys(settings, staged).row_seal, whose, keys)
-    made = utc(about.made_at)
+    made = utc_text(about.made_at)
     click.echo(f"put back the backup of {made}; start the aggregator, and the others, so that it learns what it missed")
 
 

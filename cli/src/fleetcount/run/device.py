@@ -20,7 +20,7 @@ from typing import Any, Final
 import click
 from cryptography.x509 import Certificate
 from fleetcount_client.assembly import book_of, identity_of
-from fleetcount_client.charges import Charge, LedgerAge, judge_age, ready_at, utc_text
+from fleetcount_client.charges import Charge, LedgerAge, judge_age, ready_at
 from fleetcount_client.config import DeviceSettings, load_settings
 from fleetcount_client.contact import Outcome, OutcomeKind
 from fleetcount_client.device import Device
@@ -32,6 +32,7 @@ from fleetcount_client.spool_rows import NotedRefusal
 from fleetcount_client.subscriptions import KnownQuestion, Subscriptions
 from fleetcount_client.transport import Unreachable
 from fleetcount_mechanisms.accounting.vectors import LossVector, decimal_of
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import MachineError, RejectReason, UsageError
 from fleetcount_protocol.window.domain import signals_text
 

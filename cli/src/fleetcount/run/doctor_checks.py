@@ -29,6 +29,7 @@ from fleetcount_protocol.channel.certificates import (
     verify_chain,
 )
 from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import FleetcountError
 from fleetcount_protocol.ids import split_endpoint
 from fleetcount_protocol.question.question import Question
@@ -36,7 +37,6 @@ from fleetcount_protocol.window.signal import kind_of
 from fleetcount_transport.denials import DenySource
 from fleetcount_transport.server_config import MetricsTable
 
-from fleetcount.command.base import utc
 from fleetcount.run.health import ask_page
 
 LEAST_FREE_BYTES: Final = 100 * 2**20
@@ -135,9 +135,8 @@ def _expiry(what: str, certificate: x509.Certificate, now: float, fine: str) -> 
     moment = datetime.fromtimestamp(now, UTC)
     starts, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if not starts <= moment <= ends:
-        return failed(
-            what, f"valid from {utc(starts.timestamp())} to {utc(ends.timestamp())} only, and it is {utc(now)}"
-        )
+        valid = f"valid from {utc_text(starts.timestamp())} to {utc_text(ends.timestamp())} only"
+        return failed(what, f"{valid}, and it is {utc_text(now)}")
     left = ends - moment
     severity = Severity.NOTE if left < min(EXPIRY_WARNING, (ends - starts) / 3) else Severity.OK
     return Finding(what=what, severity=severity, text=f"{fine}, {left.days} days left")
@@ -196,9 +195,9 @@ def check_clock(now: float, certificates: Sequence[Path]) -> Finding:
     """Check the clock against the certificates' beginning and the kernel's word on synchronisation."""
     moment = datetime.fromtimestamp(now, UTC)
     latest = max((load_certificate(path).not_valid_before_utc for path in certificates), default=moment)
-    text = f"{moment:%Y-%m-%dT%H:%M:%SZ}"
+    text = utc_text(now)
     if moment < latest:
-        return failed("clock", f"{text} is before the certificate's beginning, {latest}")
+        return failed("clock", f"{text} is before the certificate's beginning, {utc_text(latest.timestamp())}")
     synchronised = _kernel_synchronised()
     if synchronised is False:
         return note("clock", f"{text}; the kernel says it is not synchronised")

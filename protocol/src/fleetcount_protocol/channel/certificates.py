@@ -28,6 +28,7 @@ from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.ids import Digest, UserName
 from fleetcount_protocol.limits import MAX_CERTIFICATE_BYTES
@@ -165,7 +166,7 @@ class CertificateAuthority:
         start = _start(now)
         end = min(start + validity, self.certificate.not_valid_after_utc)
         if end <= start + _BACKDATING:
-            raise UsageError(f"the authority expired at {end:%Y-%m-%dT%H:%M:%SZ}; make a new one")
+            raise UsageError(f"the authority expired at {utc_text(end.timestamp())}; make a new one")
         authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.private_key.public_key())
         builder = (
             _builder(_common_name(name), self.certificate.subject, key, (start, end))

@@ -7,12 +7,12 @@ import base64
 import binascii
 import json
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from fractions import Fraction
 from typing import Any, Final
 
 from fleetcount_mechanisms.statement import AdversaryView
 
+from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import DecodeError, UsageError
 from fleetcount_protocol.limits import MAX_JSON_BYTES
 from fleetcount_protocol.release.record import Cell, ReleaseRecord, decode_record, plain_decimal
@@ -79,7 +79,7 @@ def _readable(record: ReleaseRecord, signatures: Sequence[bytes]) -> dict[str, A
         "format": FORMAT,
         "window_id": record.window_id.hex(),
         "released_at": record.released_at,
-        "released_at_utc": datetime.fromtimestamp(record.released_at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "released_at_utc": utc_text(record.released_at),
         "level": str(record.level),
         "participants_at_least": record.participants_at_least,
         **_readable_window(record),

@@ -5,10 +5,11 @@ intervals.
 """
 
 import json
-from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import urljoin
 from xml.sax.saxutils import escape, quoteattr
+
+from fleetcount_protocol.clock import utc_text
 
 from fleetcount_site.publish.entry import Entry, WindowEntry
 from fleetcount_site.publish.texts import utc
@@ -30,7 +31,7 @@ def atom_feed(entry: Entry, address: str) -> str:
         f"<subtitle>{escape(entry.plain[0])}</subtitle>",
         # A feed's name is its own, and none of its entries' (RFC 4287, section 4.2.6).
         f"<id>{_name(entry.windows[0])}#feed</id>",
-        f"<updated>{_time(last.released_at)}</updated>",
+        f"<updated>{utc_text(last.released_at)}</updated>",
         "<author><name>fleetcount publish</name></author>",
         f'<link rel="self" href={quoteattr(urljoin(address, "feed.xml"))}/>',
         f"<link href={quoteattr(urljoin(address, 'index.html'))}/>",
@@ -40,7 +41,7 @@ def atom_feed(entry: Entry, address: str) -> str:
             "<entry>",
             f"<title>{escape(_title(one))}</title>",
             f"<id>{_name(one)}</id>",
-            f"<updated>{_time(one.released_at)}</updated>",
+            f"<updated>{utc_text(one.released_at)}</updated>",
             f"<link href={quoteattr(_link(address, one))}/>",
             f"<summary>{escape(_summary(entry, one))}</summary>",
             "</entry>",
@@ -62,7 +63,7 @@ def json_feed(entry: Entry, address: str) -> str:
                 "url": _link(address, one),
                 "title": _title(one),
                 "content_text": _summary(entry, one),
-                "date_published": _time(one.released_at),
+                "date_published": utc_text(one.released_at),
             }
             for one in _latest(entry)
         ],
@@ -90,7 +91,3 @@ def _link(address: str, window: WindowEntry) -> str:
 def _summary(entry: Entry, window: WindowEntry) -> str:
     cells = f"{entry.table.design.values:,} cells"
     return f"Counts of {cells} with {entry.level} intervals, signed; record SHA-256 {window.digest}"
-
-
-def _time(seconds: int) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
