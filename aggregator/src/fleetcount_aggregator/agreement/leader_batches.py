@@ -21,7 +21,7 @@ from fleetcount_aggregator.agreement.rules import (
     positions_of_batch,
     survivors,
 )
-from fleetcount_aggregator.agreement.verification import Verification, matching, proof_setting, seal_kept
+from fleetcount_aggregator.agreement.verification import Verification, matching, seal_kept
 from fleetcount_aggregator.durable_steps import Entry, Step, once
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.memory.peers import Helpers
@@ -109,7 +109,7 @@ class BatchRounds:
         reasons = np.frombuffer(found.reasons, dtype=np.uint8).copy()
         remaining = found.remaining
         shares = (picked(own.verifier_shares, remaining), *found.shares)
-        messages, holds = await self._workers.run(combine_shares, proof_setting(window, reports), shares)
+        messages, holds = await self._workers.run(combine_shares, self._verification.setting(window, reports), shares)
         self._failpoints.hit("leader.after_combine")
         held = holding(holds)
         accepted = await self._finish(

@@ -24,12 +24,15 @@ from fleetcount_aggregator.verification.share_arithmetic import ProofSetting, Ve
 from fleetcount_aggregator.verification.workers import Workers
 
 _NUMBER_BYTES: Final = 4
-_WORTH_COMPILING: Final = 1_000_000
-"""Elements of a window's measurements from which loading compiled code, some seconds, pays within a few windows."""
+_WORTH_COMPILING: Final = 6_000_000
+"""Elements of measurements that NumPy verifies in about the seconds that loading compiled code takes."""
 
 
 class Verification:
     """Runs the first step of verification over reports of a closed window.
+
+    NumPy verifies until the verifications of this process, or those of one window, have taken as long as loading
+    compiled code would: so no fleet pays more than twice for the choice, and a small one never waits for the code.
 
     Each worker has one batch under way and one waiting; of further ones each leader gets its turn in rotation.
     """
@@ -38,25 +41,25 @@ class Verification:
         self._workers = workers
         self._failpoints = failpoints
         self._queue = FairQueue(2 * workers.count)
+        self._elements = 0
+
+    def setting(self, window: InstalledWindow, reports: CompleteReports) -> ProofSetting:
+        """Return the setting of a window with the verifier that its reports are worth."""
+        worth = max(self._elements, len(reports.ids) * window.prio3.circuit.measurement_length)
+        return replace(window.setting, prefer="arrays" if worth < _WORTH_COMPILING else "auto")
 
     async def verify(
         self, window: InstalledWindow, reports: CompleteReports, positions: NDArray[np.int64]
     ) -> VerifiedReports:
         """Return the verification of the reports at these positions, in their order."""
         async with self._queue.of(window.leader_id):
-            verified = await self._workers.run(
-                verify_reports, proof_setting(window, reports), reports.source(positions)
-            )
+            setting = self.setting(window, reports)
+            self._elements += len(positions) * window.prio3.circuit.measurement_length
+            verified = await self._workers.run(verify_reports, setting, reports.source(positions))
         if verified.damaged:
             log.error("reports_damaged", window=str(window.window_id), count=len(verified.damaged))
         self._failpoints.hit("verification.before_store")
         return verified
-
-
-def proof_setting(window: InstalledWindow, reports: CompleteReports) -> ProofSetting:
-    """Return the window's setting; for few reports NumPy's verifier, as the compiled one takes longer to load."""
-    work = len(reports.ids) * window.prio3.circuit.measurement_length
-    return replace(window.setting, prefer="arrays" if work < _WORTH_COMPILING else "auto")
 
 
 def matching(seeds: bytes, messages: bytes) -> bytes:

@@ -7,6 +7,7 @@ window's noise is drawn once.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from fleetcount_mechanisms.randomness import RandomSource
 from fleetcount_protocol.vdaf.field import FIELD64
 from numpy.typing import NDArray
 
-from fleetcount_aggregator.agreement.verification import kept_sum, proof_setting
+from fleetcount_aggregator.agreement.verification import kept_sum
 from fleetcount_aggregator.memory.installed import InstalledWindow
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.row_types import ReportVerdict
@@ -85,8 +86,8 @@ async def _sum_of(store: Store, workers: Workers, window: InstalledWindow, posit
     total = bytes(FIELD64.encoded_size * window.asked.design.summed_count)
     if not len(positions):
         return total
-    reports = await store.complete_reports(window.window_id)
+    reports, setting = await store.complete_reports(window.window_id), replace(window.setting, prefer="arrays")
     for start in range(0, len(positions), _BLOCK):
         source = reports.source(positions[start : start + _BLOCK])
-        total = add_vectors(total, await workers.run(sum_reports, proof_setting(window, reports), source))
+        total = add_vectors(total, await workers.run(sum_reports, setting, source))
     return total
