@@ -2,13 +2,11 @@
 
 import functools
 import itertools
-import json
 import math
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +27,6 @@ from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 
 ROOT = Path(__file__).parents[2]
-GOLDEN: dict[str, Any] = json.loads((ROOT / "tests" / "golden" / "golden.json").read_text())
 
 
 @pytest.mark.parametrize(

@@ -230,15 +230,6 @@ class Deployed:
         authorities = (self.written.root / "ca" / "aggregators.crt").read_bytes()
         return grpc.ssl_channel_credentials(authorities, key, certificate)
 
-    def analyst_credentials(self) -> grpc.ChannelCredentials:
-        """Return TLS credentials under the analyst's certificate."""
-        directory = self.analyst.parent
-        return grpc.ssl_channel_credentials(
-            (self.written.root / "ca" / "aggregators.crt").read_bytes(),
-            (directory / "analyst.key").read_bytes(),
-            (directory / "analyst.crt").read_bytes(),
-        )
-
     def channel(
         self, position: int, credentials: grpc.ChannelCredentials | None = None, *, peer: bool = False
     ) -> grpc.aio.Channel:
