@@ -20,11 +20,12 @@ from fleetcount_mechanisms.planning import (
     crossover_share,
     local_sampling_rate,
     plan_question,
-    plan_sampling,
 )
 from fleetcount_mechanisms.responses import KaryResponse, TwoCoin
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, views_of
+
+from tests.support.plans import plan_sampling
 
 ROOT = Path(__file__).parents[2]
 

@@ -6,16 +6,11 @@ import numpy as np
 import pytest
 from fleetcount_analysis.errors import RangeError, ShapeError
 from fleetcount_evidence.buckets.corruption import choose_fakes, exclusion_certainty, negative_associations
-from fleetcount_evidence.buckets.queries import (
-    CodedTable,
-    CountQuery,
-    average_relative_error,
-    estimate,
-    random_queries,
-    true_answer,
-)
+from fleetcount_evidence.buckets.queries import CodedTable, CountQuery, random_queries
 from fleetcount_evidence.buckets.setting import UnsatisfiableError
 from fleetcount_mechanisms.randomness import SeededRandom
+
+from tests.support.plain_queries import average_relative_error, estimate, true_answer
 
 
 def table(buckets: list[int]) -> CodedTable:
