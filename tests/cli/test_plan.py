@@ -304,6 +304,8 @@ def test_a_single_window_is_compared_too(fleetcount: Callable) -> None:
                 ("--mechanism", "sampling"),
                 ("--noise", "geometric"),
                 ("--sampling-rate", "0.1"),
+                ("--flips", "up"),
+                ("--direction", "down"),
                 ("--explain",),
             )
         ),
