@@ -40,8 +40,8 @@ from fleetcount_simulator.network.children import Child, Children
 from fleetcount_simulator.network.deployments import NAMES, Authorities
 from fleetcount_simulator.network.parties import Parties, submit_question
 
+from tests.support.pem import pem_pair
 from tests.support.processes import ChildProcess, SeenProcess, pace, under_clock, wait_until, without_numba
-from tests.support.relays import pem_pair
 
 __all__ = ["NAMES", "SIGNAL", "Deployed", "LiveDeployment", "categories", "troubles_of"]
 
