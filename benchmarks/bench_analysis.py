@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 from fleetcount_analysis.channels import noise_sum
-from fleetcount_analysis.intervals import sampling_intervals, unary_intervals
+from fleetcount_analysis.intervals import sampling_intervals, unary_ends
 from fleetcount_analysis.remap import LOSSES, sampling_remap
 from rows import Row, quick, report, smoke
 from scipy import stats
@@ -98,12 +98,12 @@ def time_responses() -> None:
     """Report the time of exact intervals of bits, one release of the cells of a city under little and much noise."""
     devices, flip = 100_000, Fraction(1, 3)
     generator = np.random.default_rng(3)
-    bits: list[int] = generator.binomial(devices - generator.geometric(0.02, CELLS), float(flip)).tolist()
+    bits = generator.binomial(devices - generator.geometric(0.02, CELLS), float(flip))
     for noise in (NOISE, Fraction(1, 20)):
         name = f"intervals of {CELLS:,} cells of bits, e1 = {float(noise):g}"
 
         def operation(noise: Fraction = noise) -> Any:
-            return unary_intervals(bits, devices, Fraction(1), flip, noise, AGGREGATORS, LEVEL)
+            return unary_ends(bits, np.array([devices]), Fraction(1), flip, noise, AGGREGATORS, LEVEL)
 
         [took] = least({"": operation}, rounds=min(ROUNDS, 3)).values()
         report(Row(path=name, ours=1e3 * took, unit="ms"))

@@ -25,10 +25,10 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_client.transport import Transport, Unreachable
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.channel.certificates import Credential, Purpose, key_digest
+from fleetcount_protocol.channel.certificates import Credential, Purpose, key_digest, key_pem
 from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.session import DeviceIdentity, new_session, seal_instalment
 from fleetcount_protocol.errors import RejectReason
@@ -279,8 +279,7 @@ def _ecdsa() -> Any:
 
 def pem_of(issued: Credential | DeviceIdentity) -> tuple[str, str]:
     """Return the key and the certificate of an identity as PEM."""
-    key = issued.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return key.decode(), issued.certificate.public_bytes(Encoding.PEM).decode()
+    return key_pem(issued.private_key).decode(), issued.certificate.public_bytes(Encoding.PEM).decode()
 
 
 @asynccontextmanager

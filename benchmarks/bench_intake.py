@@ -24,9 +24,9 @@ from typing import Any
 
 import grpc
 import grpc.aio
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_mechanisms.randomness import SystemRandom
-from fleetcount_protocol.channel.certificates import Credential, key_digest, parse_certificate
+from fleetcount_protocol.channel.certificates import Credential, key_digest, key_pem, parse_certificate
 from fleetcount_protocol.channel.session import (
     DeviceIdentity,
     OpeningSession,
@@ -83,8 +83,7 @@ def sizes() -> Sizes:
 
 def pem_pair(credential: Credential) -> Pair:
     """Return (private key, certificate), PEM."""
-    key = credential.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return key, credential.certificate.public_bytes(Encoding.PEM)
+    return key_pem(credential.private_key), credential.certificate.public_bytes(Encoding.PEM)
 
 
 def family(process: int) -> Iterator[tuple[int, list[str]]]:

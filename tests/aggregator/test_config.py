@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.keys import KeyRing, load_hpke_key, load_signing_key
 from fleetcount_aggregator.process.app import build_identity
-from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates
+from fleetcount_protocol.channel.certificates import CertificateAuthority, key_pem, save_certificates
 from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.failpoints import failpoints_from_environment
 from fleetcount_transport.toml_table import ConfigError
@@ -367,10 +366,6 @@ def test_a_number_in_quotes_in_the_file_is_no_number_all_the_same(tmp_path: Path
 # Key files.
 
 
-def pem(key: Ed25519PrivateKey | X25519PrivateKey) -> bytes:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
 def secret(path: Path, data: bytes, mode: int = 0o600) -> Path:
     path.write_bytes(data)
     path.chmod(mode)
@@ -379,7 +374,7 @@ def secret(path: Path, data: bytes, mode: int = 0o600) -> Path:
 
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o660])
 def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
-    path = secret(tmp_path / "signing.key", pem(Ed25519PrivateKey.generate()), mode)
+    path = secret(tmp_path / "signing.key", key_pem(Ed25519PrivateKey.generate()), mode)
 
     with pytest.raises(UsageError, match=f"mode {mode:04o}"):
         load_signing_key(path)
@@ -387,9 +382,9 @@ def test_a_key_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> Non
 
 def test_a_key_of_another_kind_is_refused_by_its_name(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="allowed: an Ed25519 key"):
-        load_signing_key(secret(tmp_path / "signing.key", pem(X25519PrivateKey.generate())))
+        load_signing_key(secret(tmp_path / "signing.key", key_pem(X25519PrivateKey.generate())))
     with pytest.raises(UsageError, match="allowed: an X25519 key"):
-        load_hpke_key(secret(tmp_path / "1.key", pem(Ed25519PrivateKey.generate())))
+        load_hpke_key(secret(tmp_path / "1.key", key_pem(Ed25519PrivateKey.generate())))
     with pytest.raises(UsageError, match="no readable private key"):
         load_signing_key(secret(tmp_path / "junk.key", b"junk"))
     with pytest.raises(UsageError, match="not a file"):
@@ -401,12 +396,12 @@ def test_a_key_of_another_kind_is_refused_by_its_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["256.key", "x.key", "-1.key", "１.key"])
 def test_a_sealing_key_is_named_by_its_id(tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError, match="key id from 0 to 255"):
-        load_hpke_key(secret(tmp_path / name, pem(X25519PrivateKey.generate())))
+        load_hpke_key(secret(tmp_path / name, key_pem(X25519PrivateKey.generate())))
 
 
 def test_sealing_keys_come_and_go_with_their_files(tmp_path: Path) -> None:
     first, second = X25519PrivateKey.generate(), X25519PrivateKey.generate()
-    secret(tmp_path / "1.key", pem(first))
+    secret(tmp_path / "1.key", key_pem(first))
     ring = KeyRing.load(tmp_path)
     secret(tmp_path / "2.key", base64.b64encode(second.private_bytes_raw()))
 
@@ -426,7 +421,7 @@ def test_a_directory_without_sealing_keys_is_refused(tmp_path: Path) -> None:
 
 def test_a_peer_with_our_own_signing_key_is_refused(tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate()
-    secret(tmp_path / "signing.key", pem(key))
+    secret(tmp_path / "signing.key", key_pem(key))
     save_certificates(tmp_path / "devices.crt", [CertificateAuthority.create("devices").certificate])
     own = base64.b64encode(key.public_key().public_bytes_raw()).decode()
 

@@ -15,7 +15,7 @@ from fleetcount_analysis.intervals import (
     sampling_intervals,
     simultaneous_level,
     sum_interval,
-    unary_intervals,
+    unary_ends,
 )
 from fleetcount_mechanisms.asymmetric import noisy_sum_law, ratio_above
 from fleetcount_mechanisms.responses import KaryResponse, Mangat, TwoCoin, Warner
@@ -30,6 +30,13 @@ LEVEL = Fraction(19, 20)
 RATE = Fraction(1, 4)
 NOISE = Fraction(3, 2)
 WIDE = pytest.param(Fraction(1, 10), marks=pytest.mark.nightly)
+
+
+def unary_intervals(
+    bits: list[int], participants: int, hit: Fraction, miss: Fraction, noise: Fraction | None, level: Fraction = LEVEL
+) -> list[tuple[int, int]]:
+    low, high = unary_ends(np.array(bits), np.array([participants]), hit, miss, noise, 2, level)
+    return list(zip(low.tolist(), high.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("row", GOLDEN)
@@ -173,7 +180,7 @@ def test_noise_on_bits_and_on_the_number_of_devices_widens_them_by_its_formula()
     noise = noise_sum(epsilon, 2).variance * (1 + miss**2)
     variance = (participants - count) * miss * (1 - miss) + noise
 
-    [(low, high)] = unary_intervals([55_000], participants, Fraction(1), Fraction(1, 2), epsilon, 2, PLAIN_LEVEL)
+    [(low, high)] = unary_intervals([55_000], participants, Fraction(1), Fraction(1, 2), epsilon, PLAIN_LEVEL)
 
     assert high - low == pytest.approx(2 * np.sqrt(3 * variance) / (1 - miss), rel=0.005)
 
@@ -184,11 +191,11 @@ def test_nobody_answering_is_no_error() -> None:
 
 
 def test_bits_are_inverted_against_the_noised_number_of_devices() -> None:
-    exact = unary_intervals([400, 300], 1000, Fraction(1), Fraction(1, 3), None, 2, LEVEL)
+    exact = unary_intervals([400, 300], 1000, Fraction(1), Fraction(1, 3), None)
     mangat = response_intervals([600, 400], Mangat(Fraction(1, 3)), None, 2, LEVEL)
 
     assert exact[0] == mangat[0]
-    noised = unary_intervals([400], 1000, Fraction(1), Fraction(1, 3), Fraction(1, 20), 2, LEVEL)[0]
+    noised = unary_intervals([400], 1000, Fraction(1), Fraction(1, 3), Fraction(1, 20))[0]
     assert noised[0] < exact[0][0]
     assert exact[0][1] < noised[1]
 
@@ -238,6 +245,6 @@ def test_other_arguments_outside_their_range_are_refused() -> None:
     with pytest.raises(ShapeError, match=r"3 outputs; allowed is V\+1 = 2"):
         response_intervals([1, 2, 3], Mangat(Fraction(1, 3)), None, 2, LEVEL)
     with pytest.raises(RangeError, match="0 <= Q < P <= 1"):
-        unary_intervals([1], 3, Fraction(1, 3), Fraction(1, 3), None, 2, LEVEL)
+        unary_intervals([1], 3, Fraction(1, 3), Fraction(1, 3), None)
     with pytest.raises(RangeError, match="epsilon is 0; allowed is above 0"):
         one_sided_intervals([1], Fraction(0), 2, LEVEL)

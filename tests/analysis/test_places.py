@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 MILLIMETRE = 1e-3
 DEGREE_M = 111_320
-BOLOGNA = (32632, "-683195.58", "-4928877.56")
 
 
 @dataclass(frozen=True)

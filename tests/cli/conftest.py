@@ -32,3 +32,11 @@ def fleetcount(capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
         return Ran(code, captured.out, captured.err)
 
     return run
+
+
+@pytest.fixture
+def deployed(fleetcount: Callable[..., Ran], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder, which is the current one, with the files of a new deployment in `dep`."""
+    monkeypatch.chdir(tmp_path)
+    assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
+    return tmp_path

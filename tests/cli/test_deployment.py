@@ -37,8 +37,8 @@ from fleetcount_protocol.ids import AggregatorId, Digest
 from fleetcount_protocol.window.fields import Mode, ReleaseKind
 from fleetcount_transport.toml_writing import toml_text
 
-from tests.client.shells import pem
 from tests.support.cases import case
+from tests.support.pem import pem_pair
 
 SPEC = """
 [question]
@@ -380,7 +380,7 @@ def test_doctor_names_what_is_wrong(fleetcount: Callable, deployed: Path) -> Non
 def test_the_core_of_grpc_writes_nothing_between_doctors_lines(deployed: Path) -> None:
     stranger = grpc.server(ThreadPoolExecutor(1))
     strangers = CertificateAuthority.create("strangers")
-    pair = [pem(strangers.issue_aggregator("somebody", ["127.0.0.1"]))]
+    pair = [pem_pair(strangers.issue_aggregator("somebody", ["127.0.0.1"]))]
     port = stranger.add_secure_port("127.0.0.1:0", grpc.ssl_server_credentials(pair))
     stranger.start()
     config = deployed / "dep" / "alpha" / "aggregator.toml"

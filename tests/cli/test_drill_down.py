@@ -30,13 +30,6 @@ PLACES = (0xABC00000, 0xABC00001, 0xABCFFFFF, 0x12300000)
 """Three vehicles in one place of twelve bits, one alone in another."""
 
 
-@pytest.fixture
-def deployed(fleetcount: Shell, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
-    return tmp_path
-
-
 def test_a_specification_gives_levels_threshold_and_survivors(fleetcount: Shell, deployed: Path) -> None:
     (deployed / "spec.toml").write_text(WALKING)
 

@@ -16,7 +16,6 @@ PATHS = [Path(__file__).parents[1] / "golden" / name for name in ("question.json
 GOLDEN: dict[str, list[dict[str, Any]]] = {
     name: rows for path in PATHS for name, rows in json.loads(path.read_text()).items()
 }
-DECIMALS = [name for name in GOLDEN if not name.startswith("ledger")]
 
 
 def result(name: str, rows: list[dict[str, Any]]) -> str:

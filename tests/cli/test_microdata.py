@@ -21,6 +21,7 @@ from fleetcount_protocol.errors import MachineError
 from scipy import stats
 
 from tests.support.cases import case
+from tests.support.input_order import InputOrder
 
 PUBLISHED = ["quasi_identifiers.csv", "sensitive.csv"]
 KEPT = ["report.json", "report.txt"]
@@ -130,13 +131,6 @@ def test_a_person_s_text_is_no_formula_in_the_published_tables(run: Run, place: 
     published = read_csv(place / "out" / PUBLISHED[0])[1:]
     assert {district for _, _, district in published} == {f"'{row[2]}" for row in rows}
     assert {age for _, age, _ in published} == {row[1] for row in rows}
-
-
-class InputOrder:
-    """No randomness: keys in ascending order, so that every shuffle leaves its items as they came."""
-
-    def random_bytes(self, count: int, /) -> bytes:
-        return b"".join(number.to_bytes(16, "big") for number in range(count // 16))
 
 
 def test_the_output_does_not_tell_the_inputs_order(run: Run, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:

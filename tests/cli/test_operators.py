@@ -40,7 +40,7 @@ from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_relay.config import load_relay_config
 from fleetcount_transport.toml_table import ConfigError
 
-from tests.aggregator.transport.test_shells import pem_pair
+from tests.support.pem import pem_pair
 from tests.support.users import user_of
 
 ALPHA, BETA = "alpha/alpha.descriptor.toml", "beta/beta.descriptor.toml"

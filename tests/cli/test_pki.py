@@ -30,8 +30,6 @@ from fleetcount_protocol.channel.user_names import certified_name, slot_name
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_transport.denials import Denials, DenySource
 
-Run = Callable[..., object]
-
 
 @pytest.fixture
 def made(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 from fleetcount.analyst.planning import plan_rows
-from fleetcount_mechanisms.planning import plan_sampling
 from fleetcount_mechanisms.statement import views_of
 from fleetcount_mechanisms.statement_words import plain_sentences
+
+from tests.support.plans import plan_sampling
 
 GOOD = ("plan", "--devices", "100000", "--values", "4", "--epsilon", "1")
 
@@ -303,6 +304,8 @@ def test_a_single_window_is_compared_too(fleetcount: Callable) -> None:
                 ("--mechanism", "sampling"),
                 ("--noise", "geometric"),
                 ("--sampling-rate", "0.1"),
+                ("--flips", "up"),
+                ("--direction", "down"),
                 ("--explain",),
             )
         ),

@@ -17,13 +17,6 @@ TEXT = SPEC.replace(GRID, '[domain]\nkind = "categories"\nnames = ["infected", "
 TEXT = TEXT.replace('mode = "direct"', 'mode = "response"').replace("[release]", f"[mechanism]\n{ASKED}\n[release]")
 
 
-@pytest.fixture
-def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
-    return tmp_path
-
-
 def test_a_question_says_which_value_is_hidden_behind_which_and_what_is_not(
     fleetcount: Callable, deployed: Path
 ) -> None:

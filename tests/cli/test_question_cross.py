@@ -6,7 +6,6 @@ from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 
-import pytest
 from fleetcount.question.files import read_question
 from fleetcount_mechanisms.statement import views_of
 from fleetcount_protocol.question.question import Question
@@ -48,13 +47,6 @@ SPEEDS = Part(
     signal="Vehicle.Speed", domain=Bins(edges=(Fraction(0), Fraction(50), Fraction(100)), open_above=False, unit="km/h")
 )
 TRUTHS = Part(signal="Vehicle.IsMoving", domain=Categories(names=("true", "false")))
-
-
-@pytest.fixture
-def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
-    return tmp_path
 
 
 def test_a_cross_is_asked_and_create_says_what_becomes_of_readings(fleetcount: Callable, deployed: Path) -> None:

@@ -56,11 +56,9 @@ CREATE = ("question", "create", "--spec", "spec.toml", "--output", "q.question")
 
 
 @pytest.fixture
-def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
-    (tmp_path / "spec.toml").write_text(SPEC)
-    return tmp_path
+def deployed(deployed: Path) -> Path:
+    (deployed / "spec.toml").write_text(SPEC)
+    return deployed
 
 
 @pytest.mark.parametrize(

@@ -28,13 +28,6 @@ outside = "none"
 SPEEDS = SPEC.replace(GRID, NUMBER).replace("windows = 720", "windows = 2")
 
 
-@pytest.fixture
-def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
-    return tmp_path
-
-
 def test_a_number_is_asked_at_points_and_create_says_what_becomes_of_a_reading(
     fleetcount: Callable, deployed: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -24,8 +24,6 @@ from fleetcount_protocol.window.signal import normal_signal
 from tests.cli.test_question_files import CREATE, SAMPLED, SPEC
 from tests.support.town import ASKING, Town
 
-HOUR = 3600
-
 
 class Asked:
     """A town with one question of 720 hourly windows, installed everywhere."""

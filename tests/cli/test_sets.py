@@ -17,11 +17,9 @@ SETS = SPEC.replace(GRID, f'[domain]\nkind = "categories"\nnames = {NAMES}\nat_o
 
 
 @pytest.fixture
-def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
-    (tmp_path / "spec.toml").write_text(SETS)
-    return tmp_path
+def deployed(deployed: Path) -> Path:
+    (deployed / "spec.toml").write_text(SETS)
+    return deployed
 
 
 def test_a_question_of_sets_has_noise_for_all_that_a_set_moves_and_a_free_number_of_holders(

@@ -80,11 +80,9 @@ def test_a_plan_of_a_question_counts_every_zoom_of_every_window(fleetcount: Call
 
 
 @pytest.fixture
-def deployed(fleetcount: Callable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    assert fleetcount("keys", "init", "--output", "dep", "--base-port", "0").code == 0
-    (tmp_path / "spec.toml").write_text(ZOOMED)
-    return tmp_path
+def deployed(deployed: Path) -> Path:
+    (deployed / "spec.toml").write_text(ZOOMED)
+    return deployed
 
 
 def test_the_noise_of_a_question_is_solved_for_all_its_zooms(fleetcount: Callable, deployed: Path) -> None:

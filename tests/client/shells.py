@@ -10,8 +10,8 @@ from typing import Any
 import aiomqtt
 import grpc
 from amqtt.broker import Broker
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
+from cryptography.hazmat.primitives.serialization import Encoding
+from fleetcount_protocol.channel.certificates import CertificateAuthority
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.messages import QuestionList
 from fleetcount_protocol.wire.device import (
@@ -37,19 +37,14 @@ from fleetcount_simulator.network.ports import free_ports
 from fleetcount_transport.key_files import TlsFiles
 
 from tests.client.deployment import Deployment
+from tests.support.pem import pem_pair
 
 _SERVICE = "fleetcount_protocol.v1.DeviceService"
 
 
-def pem(credential: Credential) -> tuple[bytes, bytes]:
-    """Return (private key, certificate) as PEM."""
-    key = credential.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return key, credential.certificate.public_bytes(Encoding.PEM)
-
-
 def tls_files(authority: CertificateAuthority, identity: DeviceIdentity) -> TlsFiles:
     """Return what a device needs to call aggregators under an authority."""
-    key, certificate = pem(Credential(certificate=identity.certificate, private_key=identity.private_key))
+    key, certificate = pem_pair(identity)
     return TlsFiles(
         authorities=authority.certificate.public_bytes(Encoding.PEM), certificate=certificate, private_key=key
     )
@@ -115,7 +110,7 @@ async def grpc_servers(world: Deployment, authority: CertificateAuthority) -> As
         server = grpc.aio.server()
         server.add_generic_rpc_handlers((GrpcShell(world, name).handlers(),))
         credentials = grpc.ssl_server_credentials(
-            [pem(authority.issue_aggregator(name, ["127.0.0.1"]))],
+            [pem_pair(authority.issue_aggregator(name, ["127.0.0.1"]))],
             root_certificates=world.authority.certificate.public_bytes(Encoding.PEM),
             require_client_auth=True,
         )

@@ -30,9 +30,10 @@ from fleetcount_transport.toml_table import ConfigError
 
 from tests.client.databroker import FakeDatabroker, databroker
 from tests.client.deployment import SIGNAL, Deployment
-from tests.client.shells import free_port, pem, write_private
+from tests.client.shells import free_port, write_private
 from tests.client.test_config import GOOD, write
 from tests.support.manual_clock import ManualClock
+from tests.support.pem import pem_pair
 from tests.support.told_time import told_time, turns_until
 
 __all__ = ["write"]
@@ -359,7 +360,7 @@ async def test_over_tls_a_token_is_shown_to_the_right_databroker_and_to_nobody_e
     tmp_path: Path, caplog: pytest.LogCaptureFixture, refused: list[str]
 ) -> None:
     authority, other = CertificateAuthority.create("databroker"), CertificateAuthority.create("other")
-    credentials = grpc.ssl_server_credentials([pem(authority.issue_aggregator("databroker", ["127.0.0.1"]))])
+    credentials = grpc.ssl_server_credentials([pem_pair(authority.issue_aggregator("databroker", ["127.0.0.1"]))])
     (tmp_path / "ca.pem").write_bytes(authority.certificate.public_bytes(Encoding.PEM))
     (tmp_path / "other.pem").write_bytes(other.certificate.public_bytes(Encoding.PEM))
     token = write_private(tmp_path / "token", TOKEN.encode() + b"\n")

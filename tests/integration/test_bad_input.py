@@ -9,7 +9,7 @@ from collections.abc import Callable
 import grpc
 import grpc.aio
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_protocol.channel.certificates import CertificateAuthority, Credential
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_protocol.limits import MAX_BATCH_BYTES
@@ -20,6 +20,7 @@ from fleetcount_protocol.wire.device_stream import DEVICE_MESSAGE, DeviceMessage
 from fleetcount_protocol.wire.question import QUESTION_LIST_QUERY
 
 from tests.support.deployment import Deployed
+from tests.support.pem import pem_pair
 from tests.support.protocol_samples import instalment
 from tests.support.raw_calls import DEVICE, PEER, healthy, status_of
 from tests.support.wire_messages import session_request
@@ -33,8 +34,7 @@ NO_ENTRY = {grpc.StatusCode.UNAVAILABLE}
 def credentials(authority: bytes, leaf: Credential | None) -> grpc.ChannelCredentials:
     if leaf is None:
         return grpc.ssl_channel_credentials(authority)
-    key = leaf.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return grpc.ssl_channel_credentials(authority, key, leaf.certificate.public_bytes(Encoding.PEM))
+    return grpc.ssl_channel_credentials(authority, *pem_pair(leaf))
 
 
 def aggregator_ca(target: Deployed) -> bytes:

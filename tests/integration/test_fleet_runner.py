@@ -20,22 +20,13 @@ from fleetcount_simulator.network.question import NetworkQuestion
 from fleetcount_simulator.network.run import Ask, WindowAsked, ask_question
 from fleetcount_simulator.network.windows import Windows, doubled
 
-from tests.support.processes import without_numba
-
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.usefixtures("plain_verification")]
 COLOURS = ("red", "green", "blue")
 DEVICES = 24
 ALLOWED: Mapping[str, Fraction] = {
     name: Fraction(100) for name in ("largest_epsilon", "largest_local_epsilon", "total_epsilon")
 }
-
-
-@pytest.fixture(autouse=True)
-def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all processes verify in plain Python: a few reports are no reason to load compiled code."""
-    for name, value in without_numba().items():
-        monkeypatch.setenv(name, value)
 
 
 def question(*, noise: Fraction | None = None) -> NetworkQuestion:

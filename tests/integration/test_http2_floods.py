@@ -13,9 +13,9 @@ from fleetcount_protocol.messages import SessionAccepted
 from tests.attack.test_devices import asking
 from tests.support.deployment import Deployed
 from tests.support.fleet import identity_of, transport_of
+from tests.support.pem import pem_pair
 from tests.support.processes import pace
 from tests.support.raw_calls import DEVICE, healthy
-from tests.support.relays import pem_pair
 
 pytestmark = [pytest.mark.processes, pytest.mark.timeout(180)]
 
@@ -64,7 +64,7 @@ async def flood(target: Deployed, directory: Path, device: DeviceIdentity, frame
 
     Or until it hung up.
     """
-    for name, pem in zip(("key", "crt"), pem_pair(device), strict=True):  # type: ignore[arg-type]  # It has both.
+    for name, pem in zip(("key", "crt"), pem_pair(device), strict=True):
         (directory / f"flood.{name}").write_bytes(pem)
     context = ssl.create_default_context(cafile=str(target.written.root / "ca" / "aggregators.crt"))
     context.check_hostname = False

@@ -35,21 +35,14 @@ from numpy.typing import NDArray
 
 from tests.simulator.engines.test_numbers import numbered, space
 from tests.simulator.network_cases import People, case_of
-from tests.support.processes import wait_until, without_numba
+from tests.support.processes import wait_until
 from tests.support.protocol_samples import crossed
 
 DEVICE = Digest(bytes(32))
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(400), pytest.mark.usefixtures("plain_verification")]
 SEED = np.random.SeedSequence(20, spawn_key=(0, 0))
-
-
-@pytest.fixture(autouse=True)
-def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all processes verify in plain Python: a few reports are no reason to load compiled code."""
-    for name, value in without_numba().items():
-        monkeypatch.setenv(name, value)
 
 
 def drawn_before_the_answer(source: RandomSource, parties: int) -> RandomSource:

@@ -14,21 +14,13 @@ from fleetcount_simulator.network.run import QuestionAsked
 
 from tests.simulator.network.test_plan import GAUSSIAN, asked
 from tests.simulator.network_cases import People
-from tests.support.processes import without_numba
 
 # A fresh copy compiles the verification first, and a loaded machine gets windows that are long.
-pytestmark = [pytest.mark.processes, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.processes, pytest.mark.timeout(600), pytest.mark.usefixtures("plain_verification")]
 SEED = np.random.SeedSequence(20, spawn_key=(0, 0))
 SOME = Fraction(1, 4)
 MOST_NOISE = 12
 """Two aggregators' Gaussian noise of variance 1/2 each is as large in one cell with chance 1e-31."""
-
-
-@pytest.fixture(autouse=True)
-def _plain(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let all processes verify in plain Python: a few reports are no reason to load compiled code."""
-    for name, value in without_numba().items():
-        monkeypatch.setenv(name, value)
 
 
 def conserved(case: Case, got: QuestionAsked) -> None:

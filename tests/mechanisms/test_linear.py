@@ -6,10 +6,10 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from fleetcount_evidence.golden.linear import Rows, gaussian_price, group_price, least_squares_variance, moves_of
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.errors import MechanismError
 from fleetcount_mechanisms.levels import Levels, Move, worst_moves
-from fleetcount_mechanisms.linear import gaussian_price, geometric_price, group_price, least_squares_variance
 from fleetcount_mechanisms.losses import move_divergence, move_pure, move_rho, moves_loss, moves_pure, moves_rho
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import Spread
@@ -18,11 +18,21 @@ from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampled_gaussian import total_divergences
 from fleetcount_mechanisms.sampling import SamplingDie
 
+from tests.support.designs import rows_of
+
 S = Fraction(9)
 
 
 def cells(values: int) -> list[list[int]]:
     return [[int(place == one) for place in range(values)] for one in range(values)]
+
+
+def geometric_price(rows: Rows, epsilons: list[Fraction]) -> Fraction:
+    """Return the pure epsilon of numbers under geometric noise e_i: the most over moves of sum of |A_iu - A_iv| e_i."""
+    return max(
+        sum((abs(apart) * one for apart, one in zip(move, epsilons, strict=True)), Fraction(0))
+        for move in moves_of(rows)
+    )
 
 
 @pytest.mark.parametrize("values", [2, 3, 7])
@@ -55,8 +65,8 @@ def test_the_closed_form_of_levels_is_the_price_of_their_rows(
     gaussian = worst_moves(levels, [GaussianNoise(one) for one in given])
     geometric = worst_moves(levels, [TwoSidedNoise(one) for one in given])
 
-    assert moves_rho(gaussian) == gaussian_price(levels.rows(), each)
-    assert moves_pure(geometric) == geometric_price(levels.rows(), each)
+    assert moves_rho(gaussian) == gaussian_price(rows_of(levels), each)
+    assert moves_pure(geometric) == geometric_price(rows_of(levels), each)
 
 
 MARGINS = (Levels(12, margins=(4, 3)), Levels(24, margins=(2, 3, 4)), Levels(4, margins=(2, 2)))
@@ -73,8 +83,8 @@ def test_margins_and_weighted_sums_cost_what_their_rows_do(levels: Levels, total
     gaussian = worst_moves(opened, [GaussianNoise(max(one, Fraction(1, 4))) for one in given])
     geometric = worst_moves(opened, [TwoSidedNoise(one) for one in given])
 
-    assert moves_rho(gaussian) == gaussian_price(opened.rows(), each)
-    assert moves_pure(geometric) == geometric_price(opened.rows(), each)
+    assert moves_rho(gaussian) == gaussian_price(rows_of(opened), each)
+    assert moves_pure(geometric) == geometric_price(rows_of(opened), each)
 
 
 @pytest.mark.parametrize("law", [GaussianNoise, TwoSidedNoise])
@@ -180,7 +190,7 @@ def test_the_planned_error_of_a_mean_is_that_of_least_squares(share: Fraction, s
         for law, size in zip(design.laws, design.levels.sizes, strict=True)
         for _ in range(size)
     ]
-    exact = least_squares_variance(design.levels.rows(), each, [design.levels.weight(v + 1) for v in range(33)])
+    exact = least_squares_variance(rows_of(design.levels), each, [design.levels.weight(v + 1) for v in range(33)])
 
     # Thirty-six vehicles on a cell that has the whole budget.
     assert mean_sd(design, 1000) == pytest.approx(sd, rel=1e-4)
@@ -202,7 +212,7 @@ def test_what_does_not_fit_together_is_refused() -> None:
     with pytest.raises(MechanismError, match="there are no rows of one length"):
         gaussian_price([[1], [1, 0]], [S, S])
     with pytest.raises(MechanismError, match="there are 1 noises"):
-        geometric_price([[1], [1]], [S])
+        gaussian_price([[1], [1]], [S])
     with pytest.raises(MechanismError, match="devices is 3"):
         group_price(cells(2), [S, S], 3)
     with pytest.raises(MechanismError, match="rank V"):

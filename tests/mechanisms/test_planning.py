@@ -2,13 +2,11 @@
 
 import functools
 import itertools
-import json
 import math
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -22,14 +20,14 @@ from fleetcount_mechanisms.planning import (
     crossover_share,
     local_sampling_rate,
     plan_question,
-    plan_sampling,
 )
 from fleetcount_mechanisms.responses import KaryResponse, TwoCoin
 from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 
+from tests.support.plans import plan_sampling
+
 ROOT = Path(__file__).parents[2]
-GOLDEN: dict[str, Any] = json.loads((ROOT / "tests" / "golden" / "golden.json").read_text())
 
 
 @pytest.mark.parametrize(

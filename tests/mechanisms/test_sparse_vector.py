@@ -15,12 +15,11 @@ from fleetcount_mechanisms.sparse_vector import (
     Mark,
     SanitizedSparseVector,
     asymmetric_sparse_law,
-    expected_correct_safe,
     sanitized_law,
 )
 
 from tests.support.audit import chi_square_p
-from tests.support.plain_sparse_vector import PlainSparseVector
+from tests.support.plain_sparse_vector import PlainSparseVector, expected_correct_safe
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "golden.json").read_text())["salap.law"]
 SAFE, ABOVE, NONE = Mark.SAFE, Mark.ABOVE, Mark.UNANSWERED

@@ -47,12 +47,12 @@ from tests.support.aggregators import START, TestDevice, device_authority, devic
 from tests.support.denials import write_list
 from tests.support.expiries import on_the_hour
 from tests.support.nightly import NIGHTLY
+from tests.support.pem import pem_pair
 from tests.support.processes import ChildProcess, wait_until
 from tests.support.relays import (
     QUICK,
     RelayedNetwork,
     open_sessions,
-    pem_pair,
     relay_files,
     relayed,
     running_relay,

@@ -23,6 +23,7 @@ from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sampling import SamplingDie
 from numpy.typing import NDArray
 
+from tests.support.designs import rows_of
 from tests.support.geometric_noise import geometric_noise
 from tests.support.nightly import NIGHTLY
 
@@ -207,7 +208,7 @@ def test_where_noise_rules_an_interval_is_hardly_wider_than_that_of_a_normal(set
 
 def noise_variance(design: Design, weights: Floats) -> float:
     """Return the variance of the noise in a weighted sum of joined cells, by least squares of all opened numbers."""
-    rows = np.array(design.levels.rows(), dtype=np.float64)
+    rows = np.array(rows_of(design.levels), dtype=np.float64)
     sizes = design.levels.sizes
     each = np.concatenate([np.full(n, 2 * float(law.variance)) for law, n in zip(design.laws, sizes, strict=True)])
     return float(weights @ np.linalg.solve(rows.T @ (rows / each[:, None]), weights))

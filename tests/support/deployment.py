@@ -40,8 +40,8 @@ from fleetcount_simulator.network.children import Child, Children
 from fleetcount_simulator.network.deployments import NAMES, Authorities
 from fleetcount_simulator.network.parties import Parties, submit_question
 
+from tests.support.pem import pem_pair
 from tests.support.processes import ChildProcess, SeenProcess, pace, under_clock, wait_until, without_numba
-from tests.support.relays import pem_pair
 
 __all__ = ["NAMES", "SIGNAL", "Deployed", "LiveDeployment", "categories", "troubles_of"]
 
@@ -229,15 +229,6 @@ class Deployed:
         key, certificate = pem_pair(self.written.authorities.devices.issue_device())
         authorities = (self.written.root / "ca" / "aggregators.crt").read_bytes()
         return grpc.ssl_channel_credentials(authorities, key, certificate)
-
-    def analyst_credentials(self) -> grpc.ChannelCredentials:
-        """Return TLS credentials under the analyst's certificate."""
-        directory = self.analyst.parent
-        return grpc.ssl_channel_credentials(
-            (self.written.root / "ca" / "aggregators.crt").read_bytes(),
-            (directory / "analyst.key").read_bytes(),
-            (directory / "analyst.crt").read_bytes(),
-        )
 
     def channel(
         self, position: int, credentials: grpc.ChannelCredentials | None = None, *, peer: bool = False

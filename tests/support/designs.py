@@ -6,6 +6,7 @@ from fractions import Fraction
 from fleetcount_mechanisms.answers import AnswerForm, AnswerLaw, Truth, answer_named, answer_names, kind_named
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
+from fleetcount_mechanisms.levels import Levels
 from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, NoNoise, OneSidedNoise, TwoSidedNoise
 from fleetcount_mechanisms.responses import AsymmetricVector, Flips
 from fleetcount_mechanisms.sampling import SamplingDie
@@ -17,6 +18,12 @@ NOISES: tuple[NoiseLaw, ...] = (
     OneSidedNoise(Fraction(7, 10), "down"),
     GaussianNoise(Fraction(121, 2)),
 )
+
+
+def rows_of(levels: Levels) -> list[list[int]]:
+    """Return the row of every opened number: what each of the values 1..V adds to it."""
+    columns = [levels.all_sums([int(cell == one) for cell in range(levels.values)]) for one in range(levels.values)]
+    return [list(row) for row in zip(*columns, strict=True)]
 
 
 def answers(values: int) -> Iterator[AnswerLaw]:

@@ -28,8 +28,8 @@ from fleetcount_protocol.wire.device_stream import DEVICE_MESSAGE, DeviceMessage
 
 from tests.support.deployment import Deployed
 from tests.support.expiries import on_the_hour
+from tests.support.pem import pem_pair
 from tests.support.processes import ChildProcess
-from tests.support.relays import pem_pair
 
 _REST_S = 0.02
 
@@ -76,7 +76,7 @@ def calls(
         endpoint=f"127.0.0.1:{plan.peer_port if peer else plan.device_port}",
         server=str(plan.aggregator_id),
         authorities=(deployment.written.root / "ca" / "aggregators.crt").read_text(),
-        callers=[[text.decode() for text in pem_pair(one)] for one in callers],  # type: ignore[arg-type] # both have both
+        callers=[[text.decode() for text in pem_pair(one)] for one in callers],
         method=method,
         message=None if message is None else base64.b64encode(message).decode(),
         at_once=at_once,

@@ -1,4 +1,4 @@
-"""The sparse vector of ordinary differential privacy, which [ADP] compares its one-sided ones with.
+"""The sparse vector of ordinary differential privacy, with which [ADP] compares its one-sided ones, and what these say.
 
 It must not be used by an aggregator. The order of questions and the reading of answers are those of `sparse_vector`.
 """
@@ -11,7 +11,7 @@ from fractions import Fraction
 from fleetcount_mechanisms.errors import require_at_least, require_counts
 from fleetcount_mechanisms.geometric import TwoSidedGeometric
 from fleetcount_mechanisms.randomness import RandomSource
-from fleetcount_mechanisms.sparse_vector import Answer, Mark, read_out, two_way_law
+from fleetcount_mechanisms.sparse_vector import Answer, Mark, read_out, safe_law, two_way_law
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +68,24 @@ class PlainSparseVector:
             for answers, probability in two_way_law(safe, self.aborts, 1.0).items():
                 law[answers] = law.get(answers, 0.0) + weight * probability
         return law
+
+
+def expected_correct_safe(
+    ratio: Fraction, counts: Sequence[int], thresholds: Sequence[int], aborts: int = 1
+) -> Fraction:
+    """Return the expected number of SAFE answers of a run of the asymmetric one, exactly; all of them are correct.
+
+    Carries the law of the number of aborts so far from query to query, so it takes len(counts) * c steps.
+    """
+    running = [Fraction(1)] + [Fraction(0)] * (aborts - 1)
+    expected = Fraction(0)
+    for count, threshold in zip(counts, thresholds, strict=True):
+        safe = safe_law(ratio, count, threshold)
+        expected += safe * sum(running)
+        running = [
+            safe * mass + (1 - safe) * (running[index - 1] if index else 0) for index, mass in enumerate(running)
+        ]
+    return expected
 
 
 def _two_sided_cumulative(ratio: float, value: int) -> float:

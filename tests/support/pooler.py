@@ -5,9 +5,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-_WHOLE = b"SQ"
-"""Messages of a client after which the server answers until it is ready again."""
-
 
 class _End:
     """One end of a connection, in messages of the protocol."""

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import grpc
 import grpc.aio
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_aggregator.transport.grpc_server import DeviceShell, device_server
 from fleetcount_client.grpc_transport import GrpcTransport, WindowServer
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.channel.certificates import (
     CertificateAuthority,
-    Credential,
     Purpose,
     save_certificates,
     save_private_key,
@@ -31,15 +30,10 @@ from fleetcount_transport.key_files import TlsFiles
 
 from tests.support.aggregators import START, Network, TestDevice, device_authority, device_identity
 from tests.support.expiries import on_the_hour
+from tests.support.pem import pem_pair
 
 ForwarderType = Callable[[Upstream, RelayMetrics, ForwardingLimits], Forwarder]
 QUICK = ForwardingLimits(linger_s=0.01, call_timeout_s=10, first_retry_s=0.05, longest_retry_s=0.2)
-
-
-def pem_pair(credential: Credential) -> tuple[bytes, bytes]:
-    """Return (private key, certificate), PEM."""
-    key = credential.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return key, credential.certificate.public_bytes(Encoding.PEM)
 
 
 def _pem(authority: CertificateAuthority) -> bytes:
@@ -83,7 +77,7 @@ class RelayedNetwork:
     def transport(self, device: int, relay: str, timeout_s: float = 10.0) -> GrpcTransport:
         """Return a device's way through a relay."""
         identity = device_identity(device)
-        key, certificate = pem_pair(Credential(certificate=identity.certificate, private_key=identity.private_key))
+        key, certificate = pem_pair(identity)
         return GrpcTransport(
             deployment="test",
             servers=[WindowServer(aggregator_id=name, endpoint=self.endpoint(n)) for n, name in enumerate(self.names)],

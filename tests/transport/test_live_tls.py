@@ -15,7 +15,7 @@ from fleetcount_protocol.channel.certificates import CertificateAuthority, Crede
 from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.live_tls import LiveTls
 
-from tests.support.relays import pem_pair
+from tests.support.pem import pem_pair
 
 HOST = "127.0.0.1"
 Serve = Callable[[LiveTls], Awaitable[int]]

@@ -29,7 +29,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fleetcount_analysis.binomial import binomial_mass
 from fleetcount_analysis.errors import RangeError, ShapeError, TooLargeError
-from fleetcount_analysis.gaussian_sums import GaussianSum
+from fleetcount_analysis.gaussian_sums import GaussianSum, last_above
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -140,14 +140,7 @@ class NoiseSum:
         Raises:
             RangeError: tail is outside (0, 1/2).
         """
-        if not 0 < tail < 0.5:
-            raise RangeError("tail probability", tail, "above 0 and below 1/2")
-        low, high = 0, _reach(self) + 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            inside = float(self.upper_tail(np.array([middle]))[0]) > tail
-            low, high = (middle, high) if inside else (low, middle)
-        return low
+        return last_above(tail, self.upper_tail, _reach(self))
 
     @property
     def _rate(self) -> float:

@@ -6,6 +6,7 @@ on. For smaller s the probabilities are convolved: all are positive, so the tail
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -109,14 +110,7 @@ class GaussianSum:
         Raises:
             RangeError: tail is outside (0, 1/2).
         """
-        if not 0 < tail < 0.5:
-            raise RangeError("tail probability", tail, "above 0 and below 1/2")
-        low, high = 0, self.reach + 2
-        while high - low > 1:
-            middle = (low + high) // 2
-            inside = float(self.upper_tail(np.array([middle]))[0]) > tail
-            low, high = (middle, high) if inside else (low, middle)
-        return low
+        return last_above(tail, self.upper_tail, self.reach)
 
     @property
     def _spread(self) -> float:
@@ -131,6 +125,22 @@ class GaussianSum:
         u = (m - 0.5) / math.sqrt(self._spread)
         density = np.exp(-np.square(u) / 2) / math.sqrt(2 * math.pi)
         return np.asarray(scipy.special.ndtr(-u) - u * density / (24 * self._spread), dtype=np.float64)
+
+
+def last_above(tail: float, upper_tail: Callable[[Integers], Floats], reach: int) -> int:
+    """Return the largest m with P[Z >= m] > tail for noise that passes `reach` with no probability that counts.
+
+    Raises:
+        RangeError: tail is outside (0, 1/2).
+    """
+    if not 0 < tail < 0.5:
+        raise RangeError("tail probability", tail, "above 0 and below 1/2")
+    low, high = 0, reach + 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        inside = float(upper_tail(np.array([middle]))[0]) > tail
+        low, high = (middle, high) if inside else (low, middle)
+    return low
 
 
 @lru_cache(maxsize=32)

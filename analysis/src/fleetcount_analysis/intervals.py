@@ -163,28 +163,6 @@ def channel_ends(
     return _response_ends(outputs, participants, channel, noise, _tail_of(level))
 
 
-def unary_intervals(
-    bits: Sequence[int],
-    participants: int,
-    hit: Fraction,
-    miss: Fraction,
-    noise: NoiseSize,
-    aggregators: int,
-    level: Fraction,
-) -> list[tuple[int, int]]:
-    """Return the interval of every cell whose bits are randomized one by one (vector Mangat with P = 1, OUE).
-
-    `bits` and `participants` have one noise of each aggregator. The law is inverted as in `response_intervals`; the
-    variance of the noise is K VarZ (1 + Q^2).
-
-    Raises:
-        RangeError: as `sampling_intervals`, or not 0 <= Q < P <= 1.
-    """
-    total = _checked_outputs([participants])
-    low, high = unary_ends(_checked_outputs(bits), total, hit, miss, noise, aggregators, level)
-    return list(zip(low.tolist(), high.tolist(), strict=True))
-
-
 def unary_ends(
     bits: Integers,
     participants: Integers,
@@ -194,12 +172,13 @@ def unary_ends(
     aggregators: int,
     level: Fraction,
 ) -> tuple[Integers, Integers]:
-    """Return the ends of `unary_intervals` for many releases at once, in the shape of the bits.
+    """Return the ends of the intervals of cells whose bits are randomized one by one (OUE, vector Mangat with P = 1).
 
-    `participants` are broadcast against the bits.
+    Of many releases at once, in the shape of the bits, against which `participants` are broadcast; each has one noise
+    of each aggregator. The law is inverted as in `response_intervals`; the variance of the noise is K VarZ (1 + Q^2).
 
     Raises:
-        RangeError: as `unary_intervals`.
+        RangeError: as `sampling_intervals`, or not 0 <= Q < P <= 1.
     """
     summed, tail = noise_sum(noise, _checked_aggregators(aggregators)), _tail_of(level)
     tolerance = _tolerance_of(tail)

@@ -195,11 +195,6 @@ class Levels:
             found.append(sum(self.weight(value) * count for value, count in enumerate(cells, start=1)))
         return found + [sum(cells)] * self.total
 
-    def rows(self) -> list[list[int]]:
-        """Return the row of every opened number (`linear`): what each of the values 1..V adds to it."""
-        columns = [self.all_sums([int(cell == one) for cell in range(self.values)]) for one in range(self.values)]
-        return [list(row) for row in zip(*columns, strict=True)]
-
     @property
     def replaced(self) -> tuple[tuple[int, int], ...]:
         """For each level how many numbers a value that becomes another moves at most, and by how much each.

@@ -36,7 +36,7 @@ from fleetcount_mechanisms.sampling import SamplingDie
 # What one changed answer moves of the opened numbers, and what that costs without a sampling coin.
 #
 # A move is the noises of the numbers that change together, each with the whole number by which it changes; their losses
-# add up, and the worst move is charged. This is `linear`'s price over the rows of levels, in closed form.
+# add up, and the worst move is charged. It is the price of the rows of levels, in closed form.
 
 
 def move_rho(move: Move) -> Fraction:

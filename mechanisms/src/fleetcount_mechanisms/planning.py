@@ -23,7 +23,6 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, OneSidedNoise, 
 from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread, noise_for, scaled
 from fleetcount_mechanisms.randomness import rounded_up
 from fleetcount_mechanisms.responses import RandomizedResponse
-from fleetcount_mechanisms.sampling import SamplingDie
 from fleetcount_mechanisms.statement import epsilon_of, views_of
 
 MESSAGE_EPSILON_TO_WARN: Final = 2
@@ -332,30 +331,6 @@ class Plan:
             return 0.0
         unit = sqrt(max(0.0, self.sd(0) ** 2 - self._coins(0)) / (design.aggregators * design.noise.draw_variance))
         return _half_apart(design.noise, design.aggregators, float(1 - self.level)) * unit
-
-
-def plan_sampling(
-    devices: int,
-    values: int,
-    epsilon: Fraction,
-    aggregators: int = 2,
-    sampling_rate: Fraction | None = None,
-    *,
-    level: Fraction = _LEVEL,
-    allow_large_rate: bool = False,
-) -> Plan:
-    """Return the plan of a count of V values by Sampling Privacy with the uniform die; see `plan_question`.
-
-    Without a sampling rate the default for V is taken. At a given epsilon a larger p is more accurate for V = 1, and
-    for V > 1 in every cell of at least k devices; emptier cells gain a little from some p < 1 (docs/privacy.md). A
-    smaller p gives more protection if all aggregators collude: delta = p.
-
-    Raises:
-        MechanismError: a parameter outside its range; p >= 1/2 without allow_large_rate.
-    """
-    rate = default_sampling_rate(values) if sampling_rate is None else sampling_rate
-    die = SamplingDie.uniform(rate, values, allow_large_rate=allow_large_rate)
-    return plan_question(devices, die, epsilon, aggregators, level=level)
 
 
 def plan_question(

@@ -145,29 +145,6 @@ def asymmetric_sparse_law(
     return two_way_law(safe, require_at_least("aborts", aborts, 1), Fraction(1))
 
 
-def expected_correct_safe(
-    ratio: Fraction, counts: Sequence[int], thresholds: Sequence[int], aborts: int = 1
-) -> Fraction:
-    """Return the expected number of SAFE answers of a run, exactly; every one of them is correct.
-
-    Carries the law of the number of aborts so far from query to query, so it takes len(counts) * c steps.
-
-    Raises:
-        MechanismError: q is not in (0, 1), or not one count for each threshold.
-    """
-    require_counts("counts", counts, len(thresholds))
-    require_open_unit("ratio", ratio)
-    running = [Fraction(1)] + [Fraction(0)] * (require_at_least("aborts", aborts, 1) - 1)
-    expected = Fraction(0)
-    for count, threshold in zip(counts, thresholds, strict=True):
-        safe = safe_law(ratio, count, threshold)
-        expected += safe * sum(running)
-        running = [
-            safe * mass + (1 - safe) * (running[index - 1] if index else 0) for index, mass in enumerate(running)
-        ]
-    return expected
-
-
 def two_way_law(safe: Sequence[NumberT], aborts: int, one: NumberT) -> dict[tuple[Answer, ...], NumberT]:
     """Return the law of a whole run from the chance that each query alone is called safe; `one` is 1 of that type."""
     steps: list[dict[Answer, NumberT]] = [{Mark.SAFE: p, Mark.ABOVE: one - p} for p in safe]

@@ -286,7 +286,7 @@ _MOST_NAMED: Final = 6
 """A sentence of a record names so many values at most."""
 
 
-def hidden_words(answer: AsymmetricVector, named: Callable[[int], str] = str, *, most: int = _MOST_NAMED) -> str:
+def hidden_words(answer: AsymmetricVector, named: Callable[[int], str]) -> str:
     """Return which changes an asymmetric answer hides, and what nothing hides; values are told as `named`."""
     every = range(1, answer.values + 1)
     have, lack = [v for v in every if answer.hides(v, 0)], [v for v in every if answer.hides(0, v)]
@@ -294,8 +294,8 @@ def hidden_words(answer: AsymmetricVector, named: Callable[[int], str] = str, *,
         return _change(Relation.ANY_VALUE.value)
 
     def those(values: Sequence[int]) -> str:
-        shown = ", ".join(named(one) for one in values[:most])
-        return f"{shown} and {len(values) - most} others" if len(values) > most else shown
+        shown, others = ", ".join(named(one) for one in values[:_MOST_NAMED]), len(values) - _MOST_NAMED
+        return f"{shown} and {others} others" if others > 0 else shown
 
     hidden = [f"{those(have)} replaced by {those(lack)} or none" if lack else f"{those(have)} replaced by none"] * bool(
         have

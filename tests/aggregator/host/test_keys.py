@@ -4,16 +4,15 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_aggregator.host.keys import KeyRing, Validity, load_validities
+from fleetcount_protocol.channel.certificates import key_pem
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.limits import MAX_UNIX_TIME
 
 
 def add_key(directory: Path, key_id: int) -> None:
-    data = X25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     path = directory / f"{key_id}.key"
-    path.write_bytes(data)
+    path.write_bytes(key_pem(X25519PrivateKey.generate()))
     path.chmod(0o600)
 
 

@@ -17,7 +17,6 @@ from fleetcount_aggregator.storage.database import RowSeal
 from fleetcount_aggregator.storage.rows import read_high_water, read_ledger, read_ledger_rows, read_window
 from fleetcount_aggregator.windows.question_install import install_question
 from fleetcount_aggregator.windows.question_orders import take_own_order
-from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_protocol.errors import PeerProblem, QuestionError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.messages import InstallQuestion, WindowState
@@ -27,17 +26,7 @@ from fleetcount_protocol.shared import SharedIds
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import START, Network, answer_all
-
-
-class CountedNoise:
-    """No noise, and how often it was drawn."""
-
-    drawn = 0
-
-    def draw(self, law: NoiseLaw, count: int) -> list[int]:
-        del law
-        self.drawn += 1
-        return [0] * count
+from tests.support.counted_noise import CountedNoise
 
 
 class Town:

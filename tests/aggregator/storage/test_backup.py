@@ -25,26 +25,15 @@ from fleetcount_aggregator.storage.ended import read_active
 from fleetcount_aggregator.storage.errors import StoreError
 from fleetcount_aggregator.storage.opening import open_engine
 from fleetcount_aggregator.storage.rows import read_ledger, read_window
-from fleetcount_mechanisms.noise import NoiseLaw
 from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.messages import WindowState
 from fleetcount_protocol.window.window import Window
 
 from tests.support.aggregators import Network, answer_all
+from tests.support.counted_noise import CountedNoise
 
 WHOSE = ("alpha", "test")
 ABOUT = BackupFile(aggregator_id="alpha", deployment="test", made_at=1_800_000_000, keys=())
-
-
-class CountedNoise:
-    """No noise, and how often it was drawn."""
-
-    drawn = 0
-
-    def draw(self, law: NoiseLaw, count: int) -> list[int]:
-        del law
-        self.drawn += 1
-        return [0] * count
 
 
 async def town(directory: Path) -> tuple[Network, Window, RowSeal, CountedNoise]:

@@ -11,7 +11,7 @@ from typing import Any
 
 import grpc
 import pytest
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509 import load_pem_x509_certificate
 from fleetcount_aggregator.greetings import Greetings
 from fleetcount_aggregator.host.metrics import Metrics
@@ -57,15 +57,11 @@ from fleetcount_transport.admission.admission import Admission, AdmissionTable
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
 
 from tests.support.aggregators import Network, TestDevice, answer_all, device_authority
+from tests.support.pem import pem_pair
 from tests.support.twins import twin_of
 
 _SERVICE = "/fleetcount_protocol.v1.DeviceService"
 ALPHA, BETA = AggregatorId("alpha"), AggregatorId("beta")
-
-
-def pem_pair(credential: Credential) -> tuple[bytes, bytes]:
-    key = credential.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return key, credential.certificate.public_bytes(Encoding.PEM)
 
 
 class Listening:

@@ -15,7 +15,6 @@ from fleetcount_protocol.question.question import Question, window_at, window_ve
 from tests.support.aggregators import Network, answer_all
 
 COINS = [(0, 1), (0, 2), (3, 3), (0, 0), (0, 5)]
-DIFFERENCE = [1, 1, 0, 0, 1, 0, 0, 0]
 
 
 async def standing(network: Network, **changes: object) -> Question:

@@ -28,6 +28,8 @@ from fleetcount_mechanisms.planning import spread_for_quantiles
 from fleetcount_mechanisms.responses import KaryResponse
 from fleetcount_mechanisms.sampling import SamplingDie
 
+from tests.support.designs import rows_of
+
 LEVEL = Fraction(19, 20)
 HALF = Fraction(1, 2)
 NOISE = GaussianNoise(Fraction(648))
@@ -70,7 +72,7 @@ def test_windows_are_added_up() -> None:
 def test_zooms_and_a_total_are_read_together() -> None:
     line = Spread(levels=Levels(4, (4, 1), (1, 2), total=True)).design(Truth(4), NOISE)
     opened = np.array([300, 300, 300, 340, 620, 600, 1240])
-    rows = np.array(line.levels.rows())
+    rows = np.array(rows_of(line.levels))
     cells = np.linalg.lstsq(rows, opened, rcond=None)[0]
 
     assert Counts.of(line, opened).cells == pytest.approx(cells)
@@ -91,7 +93,7 @@ def test_a_weighted_sum_joins_the_counts_by_least_squares(levels: Levels) -> Non
     design = Spread(levels=levels, ratios=ratios).design(Truth(levels.values), NOISE)
     opened = np.random.default_rng(5).integers(-50, 400, design.output_count)
     spread = np.repeat([law.draw_variance**0.5 for law in design.laws], levels.sizes)
-    rows = np.array(levels.rows()) / spread[:, None]
+    rows = np.array(rows_of(levels)) / spread[:, None]
     cells = np.linalg.lstsq(rows, opened / spread, rcond=None)[0]
     wanted = np.arange(levels.values) - 1.5
     exact = wanted @ np.linalg.inv(rows.T @ rows) @ wanted * design.aggregators

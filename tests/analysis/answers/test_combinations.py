@@ -9,7 +9,7 @@ from fleetcount_analysis.answers.combinations import difference, sums_of, total,
 from fleetcount_analysis.answers.table import QuestionTable, Region, WindowCounts, question_table
 from fleetcount_analysis.channels import noise_sum
 from fleetcount_analysis.errors import AnalysisError, RangeError, ShapeError
-from fleetcount_analysis.intervals import response_intervals, sum_interval, unary_intervals
+from fleetcount_analysis.intervals import response_intervals, sum_interval, unary_ends
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_mechanisms.responses import KaryResponse, MangatVector
@@ -94,8 +94,9 @@ def test_regions_of_one_cell_read_as_the_record_does() -> None:
     bits = Design(answer=MangatVector(Fraction(1, 3), 4), noise=NOISE, values=4, aggregators=2)
     opened = [300, 110, 130, 100, 120]
     one = total(table_of(bits, [opened]), Region.of(2, 0))
-    ends = unary_intervals(opened[1:], 300, Fraction(1), Fraction(1, 3), Fraction(1, 2), 2, LEVEL)
-    assert (one.low, one.high) == ends[1]
+    bits, devices = np.array(opened[1:]), np.array([300])
+    low, high = unary_ends(bits, devices, Fraction(1), Fraction(1, 3), Fraction(1, 2), 2, LEVEL)
+    assert (one.low, one.high) == (low[1], high[1])
 
 
 def test_all_cells_of_a_response_are_the_devices_less_those_without_a_value() -> None:

@@ -26,6 +26,8 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import Spread
 from scipy import stats
 
+from tests.support.designs import rows_of
+
 LEVEL = Fraction(95, 100)
 ONE = Fraction(800)
 """The variance of an aggregator's noise on a cell that has all of the budget: two of them have a deviation of 40."""
@@ -43,7 +45,7 @@ def table(shape: tuple[int, ...], shares: tuple[Fraction, ...] = THIRDS, *, whol
 
 def least_squares(design: Design) -> tuple[np.ndarray, np.ndarray]:
     """Return the matrix from what is opened to all estimates, and their variances, by solving the equations."""
-    rows = np.array(design.levels.rows(), dtype=np.float64)
+    rows = np.array(rows_of(design.levels), dtype=np.float64)
     variances = np.repeat([2 * float(law.draw_variance) for law in design.laws], design.levels.sizes)
     covariance = np.linalg.inv(rows.T @ (rows / variances[:, None]))
     return rows @ covariance @ (rows / variances[:, None]).T, np.einsum("ij,jk,ik->i", rows, covariance, rows)

@@ -11,10 +11,10 @@ from fleetcount_mechanisms.answers import Side
 from fleetcount_mechanisms.asymmetric import ratio_above
 from fleetcount_mechanisms.noise import OneSidedNoise
 from fleetcount_mechanisms.randomness import SeededRandom
-from fleetcount_mechanisms.sparse_vector import expected_correct_safe
 
 from tests.analysis.answers.samples import NOISE, direct, random_table, table_of
 from tests.support.geometric_noise import geometric_noise
+from tests.support.plain_sparse_vector import expected_correct_safe
 
 
 def test_one_sided_noise_on_both_sides_is_never_wrong() -> None:

@@ -18,6 +18,7 @@ from fleetcount_mechanisms.noise import GaussianNoise, NoiseLaw, TwoSidedNoise
 from fleetcount_mechanisms.planned_noise import Spread
 
 from tests.analysis.answers.samples import LEVEL, direct, random_table, sampling, table_of
+from tests.support.designs import rows_of
 
 MONTH = GaussianNoise(Fraction("25.692") ** 2)
 """The noise of 720 windows of 72 cells at epsilon 10."""
@@ -31,7 +32,7 @@ def with_total(design: Design, ratio: int = 1, noise: NoiseLaw | None = None) ->
 def dense(table: QuestionTable, added: Region, taken: Region | None = None) -> tuple[float, float]:
     """Return the least-squares estimate of a sum or a difference and its standard error, window by window."""
     design, estimate, variance = table.design, 0.0, 0.0
-    rows = np.array(design.levels.rows(), dtype=np.float64)
+    rows = np.array(rows_of(design.levels), dtype=np.float64)
     spread = [design.aggregators * law.draw_variance for law in design.laws]
     weight = 1 / np.repeat(spread, design.levels.sizes)
     inverse = np.linalg.inv(rows.T @ (rows * weight[:, None]))

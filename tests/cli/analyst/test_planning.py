@@ -10,8 +10,9 @@ import fleetcount as fc
 import matplotlib as mpl
 import numpy as np
 import pytest
-from fleetcount_mechanisms.planning import plan_sampling
 from fleetcount_protocol.errors import FleetcountError
+
+from tests.support.plans import plan_sampling
 
 GOOD: dict[str, Any] = {"devices": 100_000, "values": 4, "epsilon": 1}
 

@@ -1,7 +1,6 @@
 """A release in Python: no number before its signatures are verified, then a table, sums and pictures."""
 
 import importlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -212,13 +211,6 @@ def test_a_notebook_sees_intervals_and_sentences_and_no_markup_of_labels(tmp_pat
     assert "0, below noise" in shown
     assert release.statement.sentences[0] in shown.replace("&#x27;", "'")
     assert str(release.statement) == " ".join(release.statement.sentences)
-
-
-def tampered(path: Path, change: Callable[[dict], None]) -> Path:
-    content = json.loads(path.read_text())
-    change(content)
-    path.write_text(json.dumps(content))
-    return path
 
 
 def test_who_is_not_trusted_or_has_not_signed_is_named(grid: Path, keys: fc.Keys, tmp_path: Path) -> None:

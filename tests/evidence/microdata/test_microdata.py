@@ -21,6 +21,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from tests.support.input_order import InputOrder
 from tests.support.nightly import NIGHTLY
 
 RULE = LinearRule(theta=Fraction(2), offset=Fraction(1, 50))
@@ -30,13 +31,6 @@ LEAST_P = 1e-20
 
 class Source(Protocol):
     def random_bytes(self, count: int, /) -> bytes: ...
-
-
-class InputOrder:
-    """No randomness: keys in ascending order, so that every shuffle leaves its items as they came."""
-
-    def random_bytes(self, count: int, /) -> bytes:
-        return b"".join(number.to_bytes(16, "big") for number in range(count // 16))
 
 
 class Leaning:

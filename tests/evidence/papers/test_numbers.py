@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_evidence.buckets.queries import average_relative_error, random_queries
+from fleetcount_evidence.buckets.queries import random_queries
 from fleetcount_evidence.buckets.two_size import two_size_bucketing
 from fleetcount_evidence.papers.asymmetric.claims import expected_answers
 from fleetcount_evidence.papers.asymmetric.yields import all_found, at_least
@@ -24,6 +24,8 @@ from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_mechanisms.sampling import SamplingDie, estimate, toss
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from tests.support.plain_queries import average_relative_error
 
 FOUND = [0.9, 0.5, 0.0, 0.7, 1.0, 0.25]
 

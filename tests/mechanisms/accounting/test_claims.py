@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from fleetcount_mechanisms.accounting.charges import unit_loss, window_loss
 from fleetcount_mechanisms.accounting.question_losses import part_loss, question_losses, units_loss
-from fleetcount_mechanisms.accounting.vectors import SCALE, ScheduleShape, geometric_unit_delta
+from fleetcount_mechanisms.accounting.vectors import SCALE, ScheduleShape, geometric_unit_epsilon
 from fleetcount_mechanisms.answers import AnswerLaw, Relation, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.losses import moves_divergence, moves_loss
@@ -265,10 +265,15 @@ def test_many_answers_of_many_values_lose_no_more_than_is_printed_and_less_than_
 
 
 @pytest.mark.parametrize(("windows", "e1"), [(1, Fraction(1, 2)), (2, Fraction(1)), (2, Fraction(7, 10))])
-def test_the_delta_of_a_geometric_unit_is_exact(windows: int, e1: Fraction) -> None:
-    rate, epsilon = Fraction(1, 4), Fraction(3, 10)
+def test_the_epsilon_of_a_geometric_unit_is_exact(windows: int, e1: Fraction) -> None:
+    rate, epsilon = Fraction(1, 4), Fraction(1, 5)
     reach = 45 if windows == 1 else 14
     one, other = (panel_law(0.25, TwoSidedNoise(e1), reach, (answer,) * windows, 2) for answer in (1, 2))
 
     truth = hockey_stick(one, other, epsilon)
-    assert float(geometric_unit_delta(rate, windows, e1, epsilon)) == pytest.approx(truth, rel=2e-3)
+    more, less = (
+        geometric_unit_epsilon(rate, windows, e1, Fraction(truth) * factor, 2 * e1 * windows)
+        for factor in (Fraction(998, 1000), Fraction(1002, 1000))
+    )
+    assert truth > 0
+    assert less <= epsilon <= more

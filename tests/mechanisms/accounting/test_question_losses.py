@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 from fleetcount_mechanisms.accounting.question_losses import larger_chance, part_loss, question_losses, units_loss
-from fleetcount_mechanisms.accounting.vectors import ScheduleShape, gaussian_unit_delta, geometric_unit_delta
+from fleetcount_mechanisms.accounting.vectors import ScheduleShape, gaussian_unit_delta, geometric_unit_epsilon
 from fleetcount_mechanisms.answers import AnswerLaw, Truth
 from fleetcount_mechanisms.design import Design
 from fleetcount_mechanisms.errors import MechanismError
@@ -214,7 +214,7 @@ def test_arguments_out_of_range_are_refused_with_their_value() -> None:
     with pytest.raises(MechanismError, match="cells is 3"):
         panel_pure_epsilon(Fraction(1, 4), 2, 1, Fraction(1), 3)
     with pytest.raises(MechanismError, match="sampling rate is 0"):
-        geometric_unit_delta(Fraction(0), 1, Fraction(1), Fraction(1))
+        geometric_unit_epsilon(Fraction(0), 1, Fraction(1), DELTA, Fraction(1))
     with pytest.raises(MechanismError, match="epsilon is -1"):
         gaussian_unit_delta(Fraction(1, 4), 1, Fraction(1), Fraction(-1))
     with pytest.raises(MechanismError, match="rho is -1"):

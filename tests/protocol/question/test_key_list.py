@@ -25,7 +25,6 @@ from hypothesis import strategies as st
 from tests.support.protocol_samples import aggregator, seed_bytes, signing_key
 from tests.support.question_samples import FIRST, key_list
 
-DAY = 86_400
 LIST = key_list()
 SIGNED = sign_key_list(LIST, signing_key(0))
 EARLY, LATE = LIST.keys

@@ -9,7 +9,6 @@ from fleetcount_protocol.ids import AggregatorId, QuestionId, WindowId
 from fleetcount_protocol.v1 import device_pb2, peer_pb2
 from fleetcount_protocol.wire.codec import Bounds, Conversion, Count, Label, Range, Size, conversion, message, single
 
-WINDOW = WindowId(bytes(range(32)))
 QUESTION = QuestionId(bytes(range(32)))
 ALPHA = AggregatorId("alpha")
 STATUS_BOUNDS: dict[str, Any] = {"abort_reason": Label(0, 9), "rejections": Count(0, 2), "ledger_rows": Range(0, 99)}

@@ -118,10 +118,8 @@ def test_bits_use_the_number_of_devices_that_was_opened(noise: Fraction | None) 
     tallied = outcome_of(case, bits, **{PARTICIPATION: np.array(opened)})
     beside = outcome_of(case, [[total, *row] for total, row in zip(opened, bits, strict=True)])
 
-    expected = [
-        intervals.unary_intervals(row, total, ONE, law.flip, noise, 2, LEVEL)
-        for row, total in zip(bits, opened, strict=True)
-    ]
+    ends = intervals.unary_ends(np.array(bits), np.array(opened)[:, None], ONE, law.flip, noise, 2, LEVEL)
+    expected = [list(zip(low, high, strict=True)) for low, high in zip(*(one.tolist() for one in ends), strict=True)]
     assert pairs(case, tallied) == pairs(case, beside) == expected
     exact = [
         [(bit - law.flip * total) / (1 - law.flip) for bit in row] for row, total in zip(bits, opened, strict=True)

@@ -22,7 +22,7 @@ from fleetcount_transport.lost_reasons import call_reason
 from structlog.testing import capture_logs
 
 from tests.support.listening import unix_socket
-from tests.support.relays import pem_pair
+from tests.support.pem import pem_pair
 from tests.support.told_time import told_time, turns_until
 
 HOST, SERVER = "127.0.0.1", "beta"

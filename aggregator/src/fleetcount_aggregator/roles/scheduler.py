@@ -47,10 +47,6 @@ class Scheduler:
             if error is not None:
                 raise error
 
-    def due(self, window: InstalledWindow) -> bool:
-        """Whether nothing more is taken for the window by this aggregator's clock."""
-        return self._windows.is_over(window)
-
     def pending(self) -> list[InstalledWindow]:
         """Return the windows that need this aggregator now. Thousands may wait: they cost nothing before they are
         due.
@@ -101,9 +97,8 @@ class Scheduler:
             and self._host.now() >= window.asked.round_one_opens
         ):
             await move(self._windows, window.window_id, WindowState.COLLECTING)
-        if self._windows.states[window.window_id] in (WindowState.ANNOUNCED, WindowState.COLLECTING) and not self.due(
-            window
-        ):
+        taking = self._windows.states[window.window_id] in (WindowState.ANNOUNCED, WindowState.COLLECTING)
+        if taking and not self._windows.is_over(window):
             return
         if window.is_leader:
             if self._earlier_window_is_open(window):

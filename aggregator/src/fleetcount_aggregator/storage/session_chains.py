@@ -14,7 +14,6 @@ from fleetcount_transport.logs import log
 from fleetcount_aggregator.storage.data_keys import ChainSeal
 from fleetcount_aggregator.storage.errors import StoreError
 
-_NONCE_BYTES: Final = 12
 _EXPIRY_BYTES: Final = 8
 _CHAIN_AT: Final = 96 + _EXPIRY_BYTES
 _NUMBER: Final = slice(_CHAIN_AT + 2, _CHAIN_AT + 4)

@@ -132,7 +132,7 @@ def compare_one_sided(
 
 
 def _sparse_yield(found: Sequence[float], aborts: int) -> float:
-    """Return the expected number of safe answers before the last abort, as `expected_correct_safe` does exactly."""
+    """Return the expected number of safe answers before the last abort."""
     running, expected = np.zeros(aborts), 0.0
     running[0] = 1.0
     for safe in found:

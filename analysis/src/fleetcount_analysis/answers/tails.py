@@ -101,6 +101,10 @@ class CoinLaw:
             result[rows] = self.on_circle(size, counts[rows], distance[rows])
         return np.clip(result, 0, 1)
 
+    def upper_tail(self, counts: Integers, outputs: Numbers) -> Floats:
+        """Return P[V >= y] with the shapes of `at_least`, never below the true probability."""
+        return np.minimum(self.at_least(counts, outputs) + _SLACK, 1)
+
     def mean(self, counts: Integers) -> Floats:
         """Return the mean of V, float64 (rows,)."""
         return np.asarray(float(self.sampling_rate) * (counts @ np.array(self.steps)), dtype=np.float64)
@@ -144,12 +148,8 @@ class SumLaw(CoinLaw):
         """See `CoinLaw`."""
         return self.noise.reach_of(_LOG_TAIL)
 
-    def upper_tail(self, counts: Integers, outputs: Numbers) -> Floats:
-        """Return P[V >= y] as `at_least`, at most 2e-12 above the true probability, and never below it."""
-        return np.minimum(self.at_least(counts, outputs) + _SLACK, 1)
-
     def lower_tail(self, counts: Integers, outputs: Numbers) -> Floats:
-        """Return P[V <= y] with the shapes, the precision and the error of `upper_tail`."""
+        """Return P[V <= y] with the shapes of `at_least`; like the upper tail at most 2e-12 above the true one."""
         return np.minimum(1 - self.at_least(counts, outputs + 1) + _SLACK, 1)
 
     def on_circle(self, size: int, counts: Integers, distance: Floats) -> Floats:
@@ -186,10 +186,6 @@ class JoinedLaw(CoinLaw):
     def mirrored(self) -> "JoinedLaw":
         """The law of -V."""
         return replace(self, steps=tuple(-step for step in self.steps))
-
-    def upper_tail(self, counts: Integers, outputs: Numbers) -> Floats:
-        """Return at least P[V >= y], with the shapes of `at_least`."""
-        return np.minimum(self.at_least(counts, outputs) + _SLACK, 1)
 
     def lower_tail(self, counts: Integers, outputs: Numbers) -> Floats:
         """Return at least P[V <= y], with the shapes of `at_least`."""

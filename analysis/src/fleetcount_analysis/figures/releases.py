@@ -106,7 +106,7 @@ class StepMap:
     estimates: Sequence[float]
 
 
-def step_maps(steps: Sequence[StepMap], *, truth: Sequence[float], title: str = "", unit: str = "vehicles") -> Figure:
+def step_maps(steps: Sequence[StepMap], *, truth: Sequence[float], title: str) -> Figure:
     """Return a map of every step with its own squares, and a map of the truth in the squares of the last step.
 
     The last step and the truth share one colour scale.
@@ -123,7 +123,7 @@ def step_maps(steps: Sequence[StepMap], *, truth: Sequence[float], title: str = 
         top = shared if one.outlines is seen.outlines else max(1.0, *one.estimates)
         values = np.asarray(one.estimates, dtype=np.float64)
         outlines = Outlines.of(one.outlines, "m")
-        panels.append(MapPanel(title=one.title, outlines=outlines, values=values, top=top, unit=unit))
+        panels.append(MapPanel(title=one.title, outlines=outlines, values=values, top=top, unit="vehicles"))
     return chart_figure(Chart(name="walk", title=title, caption="", panels=panels))
 
 

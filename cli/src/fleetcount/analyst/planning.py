@@ -91,17 +91,15 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
     how many have any; `flips` say of an asymmetric answer which way the bits are wrong, "up", "down" or "both", one for
     all values or one for each, and `direction` of one-sided noise whether it lies "up" or "down"; `total` false leaves
     out the total that direct answers have for nothing and samples under Gaussian noise for next to nothing. Several of
-    a kind may be a text, as the command takes them: "1,8".
-    `aim` chooses the shares of zooms: "cell", "block" or "total", or weights of them, {"block": 2, "cell": 1}; the
-    shares are then `PlannedCount.shares`.
+    a kind may be a text, as the command takes them: "1,8". `aim` chooses the shares of zooms: "cell", "block" or
+    "total", or weights of them, {"block": 2, "cell": 1}; the shares are then `PlannedCount.shares`.
 
     Raises:
         UsageError, MechanismError: a value outside its range, named with the range.
     """
     devices, values = _counted("devices", devices, 1, MOST_DEVICES), _counted("values", values, 1, MOST_VALUES)
-    if noise not in NOISES:
-        raise UsageError(f"noise is {noise!r}, allowed: {' or '.join(NOISES)}{did_you_mean(noise, NOISES)}")
     target = exactly("epsilon", epsilon, EPSILON)
+    law = noise_law(mechanism, noise)
     answer = answer_law(
         mechanism,
         values,
@@ -110,7 +108,6 @@ def plan(  # noqa: PLR0913 - the options of the command, by name
         _counted("at_once", at_once, 1, values),
         [] if flips is None else _several("flips", flips),
     )
-    law = noise_law(mechanism, noise)
     asked = AskedLevels(
         zooms=_zooms_of(zooms),
         shares=None if shares is None else [exactly("shares", one, SHARE) for one in _several("shares", shares)],
@@ -480,8 +477,10 @@ def noise_law(mechanism: str, noise: str) -> type[PlannedNoise]:
     """Return the law of noise of a name.
 
     Raises:
-        UsageError: one with two sides for a one-sided release.
+        UsageError: another name, or one with two sides for a one-sided release.
     """
+    if noise not in NOISES:
+        raise UsageError(f"noise is {noise!r}, allowed: {' or '.join(NOISES)}{did_you_mean(noise, NOISES)}")
     if noise == "geometric":
         return OneSidedNoise if mechanism == _ONE_SIDED else TwoSidedNoise
     if mechanism == _ONE_SIDED:

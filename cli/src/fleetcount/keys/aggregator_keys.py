@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from fleetcount_aggregator.config import load_config
 from fleetcount_aggregator.host.key_rotation import wrap_keys
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.host.token_keys import PKCS11_SCHEME, load_wrapping_key
+from fleetcount_protocol.channel.certificates import key_pem
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId
 from fleetcount_protocol.window.fields import HpkeKey
@@ -73,8 +73,7 @@ def succeed(config: Path, new_key: str, overlap_days: int, output: Path) -> None
     if output.exists():
         raise UsageError(f"--output {output} exists already; nothing is overwritten")
     if not in_token:
-        pem = new.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        write_file(Path(new_key), pem, mode=0o600, overwrite=False)
+        write_file(Path(new_key), key_pem(new), mode=0o600, overwrite=False)
     try:
         write_file(output, encode_signed_succession(sign_succession(succession, old)), overwrite=False)
     except BaseException:

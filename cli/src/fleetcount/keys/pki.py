@@ -11,8 +11,7 @@ from typing import Any, TypeVar
 
 import click
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from fleetcount_protocol.channel.certificates import Purpose, key_digest, load_certificate, random_device_name
+from fleetcount_protocol.channel.certificates import Purpose, key_digest, key_pem, load_certificate, random_device_name
 from fleetcount_protocol.channel.user_names import slot_name
 from fleetcount_protocol.clock import utc_text
 from fleetcount_protocol.errors import DecodeError, UsageError
@@ -70,8 +69,7 @@ def request(output: Path) -> None:
         if file.exists():
             raise UsageError(f"{file} exists already; nothing was written")
     key = ec.generate_private_key(ec.SECP256R1())
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    write_file(key_file, pem, mode=0o600, overwrite=False)
+    write_file(key_file, key_pem(key), mode=0o600, overwrite=False)
     try:
         write_file(csr_file, make_request(key, None, "", ()), overwrite=False)
     except BaseException:

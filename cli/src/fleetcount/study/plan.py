@@ -15,7 +15,9 @@ from click.core import ParameterSource
 from fleetcount_analysis.answers import joined_errors, smallest_refused
 from fleetcount_analysis.csv_texts import csv_table
 from fleetcount_analysis.interval_words import level_text, number_text
+from fleetcount_mechanisms.answers import AnswerLaw
 from fleetcount_mechanisms.design import FEWEST_AGGREGATORS, MOST_AGGREGATORS, Design
+from fleetcount_mechanisms.planned_noise import PlannedNoise, Spread
 from fleetcount_mechanisms.planning import SHOWN, Plan, plan_question
 from fleetcount_mechanisms.statement import epsilon_of, ledger_loss_of, views_of
 from fleetcount_protocol.errors import UsageError
@@ -152,34 +154,42 @@ def plan(  # one parameter an option, passed by name
     if output is not None:
         check_output_directory(output)
     question = {name: others.pop(name) for name in ("windows", "every", "delta", "threat", "alone")}
-    steps = None if (levels := others.pop("levels")) is None else parse_levels(levels)
-    cross, at_once, limit = others.pop("cross"), others.pop("at_once") or 1, others.pop("largest_posterior")
+    levels, cross, limit = (others.pop(name) for name in ("levels", "cross", "largest_posterior"))
+    steps, others["at_once"] = None if levels is None else parse_levels(levels), others["at_once"] or 1
     asked = _asked_levels(others)
-    together = _not_together(question, steps, asked, cross, at_once, output, limit)
+    together = _not_together(question, steps, asked, cross, others["at_once"], output, limit)
     if refused := together or _without_effect(click.get_current_context()):
         raise UsageError(refused)
-    if steps is not None or question["windows"] is not None:
-        if others["flips"] or others["direction"]:
-            raise UsageError("--flips and --direction are about one release, allowed: without --windows, --levels")
-        spread = asked.of_windows(values)
-        of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "spread": spread, "total": asked.total}
-        question["windows"] = question["windows"] or len(steps or ())
-        whole = PlannedQuestion(devices=devices, values=values, epsilon=epsilon, show=asked.show, **of_all, **question)
-        compare_ways(whole, output, as_json=as_json) if steps is None else plan_walks(whole, steps, as_json=as_json)
+    if steps is None and question["windows"] is None:
+        mechanism, noise, direction = (others.pop(name) for name in ("mechanism", "noise", "direction"))
+        law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others)
+        spread = _opened(asked, cross, answer, mechanism, law, epsilon)
+        planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=spread)
+        _show(facing(planned, direction), epsilon, limit, output, explain=explain, as_json=as_json)
         return
-    mechanism, noise, direction = (others.pop(name) for name in ("mechanism", "noise", "direction"))
-    law, answer = noise_law(mechanism, noise), answer_law(mechanism, values, **others, at_once=at_once)
-    if cross:
-        margins = cross_spread(values, cross, asked.shares, mechanism, law)
-        spread = margins.with_total_for(answer, law) if asked.total else margins
-    else:
-        spread = asked.spread(answer, mechanism, law, epsilon)
-    planned = plan_question(devices, answer, epsilon, aggregators, noise=law, level=level, spread=spread)
-    planned = facing(planned, direction)
-    _show(planned, epsilon, limit, output, explain=explain, as_json=as_json)
+    question["windows"] = question["windows"] or len(steps or ())
+    of_all: dict[str, Any] = {"aggregators": aggregators, "level": level, "show": asked.show, "total": asked.total}
+    opened = asked.of_windows(values)
+    whole = PlannedQuestion(devices=devices, values=values, epsilon=epsilon, spread=opened, **of_all, **question)
+    compare_ways(whole, output, as_json=as_json) if steps is None else plan_walks(whole, steps, as_json=as_json)
 
 
-_OF_ONE: Final = ("mechanism", "noise", "sampling_rate", "epsilon_local", "explain")
+def _opened(
+    asked: AskedLevels,
+    cross: Sequence[int] | None,
+    answer: AnswerLaw,
+    mechanism: str,
+    law: type[PlannedNoise],
+    epsilon: Fraction,
+) -> Spread:
+    """Return the levels that one release opens, of a table of signals or as `asked`."""
+    if not cross:
+        return asked.spread(answer, mechanism, law, epsilon)
+    margins = cross_spread(answer.values, cross, asked.shares, mechanism, law)
+    return margins.with_total_for(answer, law) if asked.total else margins
+
+
+_OF_ONE: Final = ("mechanism", "noise", "sampling_rate", "epsilon_local", "flips", "direction", "explain")
 _OF_MANY: Final = ("every", "delta")
 _NOT_OF_WALKS: Final = ("level", "no_total", "every")
 

@@ -10,13 +10,10 @@ import numpy as np
 from fleetcount_client.answering import slot_of
 from fleetcount_mechanisms.randomness import SystemRandom
 from fleetcount_protocol.ids import QuestionId
-from numpy.typing import NDArray
 from scipy.special import bdtr, betainc
 
 from fleetcount_evidence.audit.noise_checks import Check
 from fleetcount_evidence.audit.releases import SECRET_BYTES, SystemBlocks
-
-Integers = NDArray[np.int64]
 
 CYCLES: Final = (5, 720)
 """W, one window in how many: the attacked one, and the hours of 30 days, which one byte could not number."""

@@ -4,7 +4,7 @@ For buckets whose values are all distinct (l-diversity).
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 
 from fleetcount_analysis.errors import RangeError, ShapeError
@@ -53,28 +53,14 @@ def negative_associations(
     return {(a, s) for a in left for s in right if (a, s) not in seen}
 
 
-def choose_fakes(
-    bucket: Sequence[str],
-    domain: Sequence[str],
-    number: int,
-    source: RandomSource,
-    *,
-    records: Iterable[str] = (),
-    associations: Iterable[tuple[str, str]] = (),
-) -> list[str]:
+def choose_fakes(bucket: Sequence[str], domain: Sequence[str], number: int, source: RandomSource) -> list[str]:
     """Return `number` fake values for a bucket: from the domain, distinct, not in the bucket, drawn uniformly.
-
-    With `records` (the attribute values of the bucket's records) and `associations` (pairs of `negative_associations`),
-    a fake that the adversary could exclude for any of the records is not used.
 
     Raises:
         UnsatisfiableError: the domain has too few values left.
     """
-    excluded = set(associations)
-    attributes = set(records)
     taken = set(bucket)
     free = [value for value in dict.fromkeys(domain) if value not in taken]
-    free = [value for value in free if not any((attribute, value) in excluded for attribute in attributes)]
     if len(free) < number:
         raise UnsatisfiableError(f"the bucket needs {number} fake values and only {len(free)} of the domain are usable")
     return [free.pop(uniform_below(source, len(free))) for _ in range(number)]

@@ -3,10 +3,11 @@
 It must not compute: it writes its arguments into one directory.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 from fleetcount_analysis.csv_texts import csv_table
@@ -17,6 +18,7 @@ from fleetcount_evidence.papers.catalogue import Claim, claims_json
 
 Cell = str | int | float | Fraction | None
 Step = Callable[[str, int, int], None]
+PartT = TypeVar("PartT")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +44,13 @@ class Results:
     directory: Path
     step: Step
     claims: list[Claim] = field(default_factory=list[Claim])
+
+    def carried_out(self, paper: str, parts: Sequence[PartT]) -> Iterator[PartT]:
+        """Yield the parts of a paper's experiments, one after the other, and say how many are done."""
+        for done, part in enumerate(parts):
+            self.step(paper, done, len(parts))
+            yield part
+        self.step(paper, len(parts), len(parts))
 
     def table(self, name: str, header: Sequence[str], rows: Iterable[Sequence[Cell]]) -> None:
         """Write NAME.csv; numbers with 10 significant digits."""

@@ -90,21 +90,11 @@ def gaussian_unit_delta(rate: Fraction, windows: int, variance: Fraction, epsilo
     return exact * ((1 - share) * one + share * both)
 
 
-def geometric_unit_delta(rate: Fraction, windows: int, noise: Fraction, epsilon: Fraction) -> Fraction:
-    """Return the exact delta at epsilon of a unit of `windows` answers under geometric noise, all of them changed.
-
-    The sum over the outputs of both sets of cells of what P_a has above e**epsilon P_b (Theorem 2: both are mixtures
-    with independent ratios under no answer). Exact for V > 1; for V = 1 never too small.
-
-    Raises:
-        MechanismError: p not in (0, 1], windows below 1, e1 not above 0, or epsilon below 0.
-    """
-    if require_fraction("epsilon", epsilon) < 0:
-        raise MechanismError(f"epsilon is {epsilon}, allowed: epsilon >= 0")
-    return _excess(unit_law(rate, windows, noise), WIDE.exp(near_decimal(epsilon)))
-
-
 def _excess(law: list[tuple[Decimal, Decimal]], power: Decimal) -> Fraction:
+    """Return the sum over the outputs of both sets of cells of what P_a has above `power` P_b, power = e**epsilon.
+
+    Theorem 2: both are mixtures with independent ratios under no answer. Exact for V > 1; for V = 1 never too small.
+    """
     total = weight_below = ratio_below = Decimal(0)
     below = 0
     for weight, ratio in law:
@@ -135,12 +125,12 @@ def gaussian_unit_epsilon(
 def geometric_unit_epsilon(
     rate: Fraction, windows: int, noise: Fraction, delta: Fraction, largest: Fraction
 ) -> Fraction:
-    """Return the least epsilon, to 2**-40 and never too small, at which `geometric_unit_delta` is at most delta.
+    """Return the least epsilon, to 2**-40 and never too small, of a unit of `windows` answers under geometric noise.
 
-    `largest` is an epsilon known to hold.
+    At delta, all of them changed; `largest` is an epsilon known to hold.
 
     Raises:
-        MechanismError: as `geometric_unit_delta`.
+        MechanismError: p not in (0, 1], windows below 1, or e1 not above 0.
     """
     law = unit_law(rate, windows, noise)
     return _least(lambda epsilon: _excess(law, WIDE.exp(near_decimal(epsilon))) <= delta, largest)

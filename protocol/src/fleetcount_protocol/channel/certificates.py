@@ -33,6 +33,7 @@ from fleetcount_protocol.errors import DecodeError, SignatureError, UsageError
 from fleetcount_protocol.ids import Digest, UserName
 from fleetcount_protocol.limits import MAX_CERTIFICATE_BYTES
 
+PrivateKey = ec.EllipticCurvePrivateKey | Ed25519PrivateKey | X25519PrivateKey
 YEAR: Final = timedelta(days=365)
 """The lifetime of a test deployment's certificates and authorities."""
 _ARC: Final = "2.25.229226371858029907233568260518592717640"
@@ -312,14 +313,19 @@ def save_credential(directory: Path, name: str, credential: Credential | Certifi
     save_private_key(directory / f"{name}.key", credential.private_key)
 
 
-def save_private_key(path: Path, key: ec.EllipticCurvePrivateKey | Ed25519PrivateKey | X25519PrivateKey) -> None:
+def save_private_key(path: Path, key: PrivateKey) -> None:
     """Write a private key as PKCS #8 PEM to a new file that only its owner can read (mode 0600).
 
     Raises:
         FileExistsError: the file exists; it is not overwritten.
     """
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_new(path, pem, 0o600)
+    write_new(path, key_pem(key), 0o600)
+
+
+def key_pem(key: PrivateKey) -> bytes:
+    """Return a private key as PKCS #8 PEM, not encrypted."""
+    plain = serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
 
 
 def save_certificates(path: Path, certificates: Sequence[x509.Certificate]) -> None:

@@ -355,10 +355,8 @@ def _power_forms(field: PrimeField, rho: int, length: int) -> tuple[PowerSum, Po
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TwoRoundOneHot:
-    """Two one-hot vectors of `length` = V + 1, equal or the first on 0; the result is the sum of r2 - r1 on 1..V.
-
-    The sums of each round (S1, S2) are never outputs.
+class _OneHotVectors:
+    """The common part of circuits with one-hot vectors of `length` entries.
 
     Raises:
         UsageError: a length below 2 or above 2**24.
@@ -366,14 +364,27 @@ class TwoRoundOneHot:
 
     field: PrimeField = FIELD64
     length: int
-    name: str = dataclasses.field(default="TwoRoundOneHot", init=False)
     gadget: Mul = dataclasses.field(default=Mul(), init=False)
-    gadget_calls: int = dataclasses.field(default=3, init=False)
     joint_rand_length: int = dataclasses.field(default=1, init=False)
-    eval_output_length: int = dataclasses.field(default=5, init=False)
 
     def __post_init__(self) -> None:
         check_range("length", self.length, 2, MAX_LENGTH)
+
+    def decode(self, output: Sequence[int], measurements: int) -> list[int]:
+        """Return the sums as field elements, 0..p-1."""
+        return list(output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoRoundOneHot(_OneHotVectors):
+    """Two one-hot vectors of `length` = V + 1, equal or the first on 0; the result is the sum of r2 - r1 on 1..V.
+
+    The sums of each round (S1, S2) are never outputs.
+    """
+
+    name: str = dataclasses.field(default="TwoRoundOneHot", init=False)
+    gadget_calls: int = dataclasses.field(default=3, init=False)
+    eval_output_length: int = dataclasses.field(default=5, init=False)
 
     @property
     def measurement_length(self) -> int:
@@ -402,10 +413,6 @@ class TwoRoundOneHot:
         """Return D_v = r2[v] - r1[v], v = 1..V."""
         return self.field.subtract_vectors(measurement[self.length + 1 :], measurement[1 : self.length])
 
-    def decode(self, output: Sequence[int], measurements: int) -> list[int]:
-        """Return the differences as field elements, 0..p-1."""
-        return list(output)
-
     def evaluate(
         self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall
     ) -> list[int]:
@@ -428,23 +435,12 @@ class TwoRoundOneHot:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OneHot:
-    """One one-hot vector of `length` = V + 1; the result is the count of each place, 0 included.
+class OneHot(_OneHotVectors):
+    """One one-hot vector of `length` = V + 1; the result is the count of each place, 0 included."""
 
-    Raises:
-        UsageError: a length below 2 or above 2**24.
-    """
-
-    field: PrimeField = FIELD64
-    length: int
     name: str = dataclasses.field(default="OneHot", init=False)
-    gadget: Mul = dataclasses.field(default=Mul(), init=False)
     gadget_calls: int = dataclasses.field(default=1, init=False)
-    joint_rand_length: int = dataclasses.field(default=1, init=False)
     eval_output_length: int = dataclasses.field(default=2, init=False)
-
-    def __post_init__(self) -> None:
-        check_range("length", self.length, 2, MAX_LENGTH)
 
     @property
     def measurement_length(self) -> int:
@@ -463,10 +459,6 @@ class OneHot:
     def truncate(self, measurement: Sequence[int]) -> list[int]:
         """Return the vector itself."""
         return list(measurement)
-
-    def decode(self, output: Sequence[int], measurements: int) -> list[int]:
-        """Return the counts as field elements, 0..p-1."""
-        return list(output)
 
     def evaluate(
         self, measurement: Sequence[int], joint_rand: Sequence[int], shares_inverse: int, call: GadgetCall

@@ -36,14 +36,14 @@ def alarms(
     return np.asarray(scores > scipy.stats.norm.isf(false_alarm), dtype=np.bool_)
 
 
-def alarm_power(case: Case, holders: int, others: int, liars: int, false_alarm: float = FALSE_ALARM) -> float:
+def alarm_power(case: Case, holders: int, others: int, liars: int) -> float:
     """Return the chance of an alarm, by the normal approximation of M.
 
     `holders` honest devices have a value, `others` have none, `liars` claim one.
     """
     rate, noise = float(case.design.exposure), _noise_variance(case)
     n = holders + others + liars
-    limit = n * rate + float(scipy.stats.norm.isf(false_alarm)) * math.sqrt(n * rate * (1 - rate) + noise)
+    limit = n * rate + float(scipy.stats.norm.isf(FALSE_ALARM)) * math.sqrt(n * rate * (1 - rate) + noise)
     spread = math.sqrt(holders * rate * (1 - rate) + noise)
     excess = holders * rate + liars - limit
     if spread == 0:
@@ -51,13 +51,13 @@ def alarm_power(case: Case, holders: int, others: int, liars: int, false_alarm: 
     return float(scipy.stats.norm.cdf(excess / spread))
 
 
-def largest_unseen(case: Case, honest: int, false_alarm: float = FALSE_ALARM) -> int:
+def largest_unseen(case: Case, honest: int) -> int:
     """Return how many liars raise the alarm in half of the runs, among `honest` devices that all have a value.
 
     The root in m of m (1 - p) = c sqrt((n + m) p (1 - p) + noise), rounded down.
     """
     rate, noise = float(case.design.exposure), _noise_variance(case)
-    square = float(scipy.stats.norm.isf(false_alarm)) ** 2
+    square = float(scipy.stats.norm.isf(FALSE_ALARM)) ** 2
     # (1-p)^2 m^2 - c^2 p (1-p) m - c^2 (n p (1-p) + noise) = 0
     a, b = (1 - rate) ** 2, square * rate * (1 - rate)
     constant = square * (honest * rate * (1 - rate) + noise)

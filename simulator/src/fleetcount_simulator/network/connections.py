@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_client.transport import PassingTransport, Transport
-from fleetcount_protocol.channel.certificates import CertificateAuthority
+from fleetcount_protocol.channel.certificates import CertificateAuthority, key_pem
 from fleetcount_protocol.channel.session import DeviceIdentity
 from fleetcount_protocol.channel.user_names import key_name
 from fleetcount_protocol.window.fields import Aggregator
@@ -118,7 +118,7 @@ def tls_of(identity: DeviceIdentity, authorities: bytes) -> "TlsFiles":
     return TlsFiles(
         authorities=authorities,
         certificate=identity.certificate.public_bytes(Encoding.PEM),
-        private_key=identity.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+        private_key=key_pem(identity.private_key),
     )
 
 

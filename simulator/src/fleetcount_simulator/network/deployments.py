@@ -119,7 +119,6 @@ def write_aggregators(
     mqtt_broker: str = "",
     mqtt_inflight: int | None = None,
     largest_epsilon: str = "4",
-    smallest_min_batch_size: int = 2,
     limits: Mapping[str, str] = MappingProxyType({}),
 ) -> Deployment:
     """Write the authorities and every aggregator's folder below `root`, an empty directory.
@@ -137,7 +136,7 @@ def write_aggregators(
     )
     allowed = {
         "largest_epsilon": toml_text(largest_epsilon),
-        "smallest_min_batch_size": str(smallest_min_batch_size),
+        "smallest_min_batch_size": "2",
         **limits,
     }
     try:

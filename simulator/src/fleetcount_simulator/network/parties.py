@@ -17,11 +17,12 @@ from typing import Final
 import grpc
 import grpc.aio
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding
 from fleetcount_aggregator.host.keys import load_signing_key
 from fleetcount_aggregator.peers import PeerRefusalError, PeerUnreachableError
 from fleetcount_aggregator.transport.grpc_peers import GrpcPeer
 from fleetcount_mechanisms.accounting.vectors import LARGEST_BUDGET
+from fleetcount_protocol.channel.certificates import key_pem
 from fleetcount_protocol.errors import DecodeError
 from fleetcount_protocol.ids import Digest, WindowId
 from fleetcount_protocol.limits import MAX_RECORD_BYTES, VERIFY_KEY_BYTES
@@ -262,7 +263,7 @@ class Parties:
             credential = self.deployment.authorities.devices.issue_device()
             self._credentials = grpc.ssl_channel_credentials(
                 (self.deployment.root / "ca" / "aggregators.crt").read_bytes(),
-                credential.private_key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()),
+                key_pem(credential.private_key),
                 credential.certificate.public_bytes(Encoding.PEM),
             )
         return self._credentials

@@ -51,11 +51,8 @@ COLOURS: Final = colours(ONE_SIDED, APPROXIMATE, TWO_NOISES, CONTINUOUS, PURE)
 
 def run(extracts: Extracts, settings: Settings, results: Results) -> None:
     """Run the experiments of section VI on the made city and state the paper's claims."""
-    parts = (_map, _sweeps, _yields, add_claims)
-    for done, part in enumerate(parts):
-        results.step("asymmetric", done, len(parts))
+    for part in results.carried_out("asymmetric", (_map, _sweeps, _yields, add_claims)):
         part(extracts, settings, results)
-    results.step("asymmetric", len(parts), len(parts))
 
 
 def _cells(histogram: Mapping[int, int]) -> Integers:

@@ -63,9 +63,11 @@ class SensitiveTable:
         )
 
     def relative_errors(self, placements: Mapping[str, Codes], queries: Sequence[CountQuery]) -> dict[str, float]:
-        """Return `average_relative_error` of several bucketizations; each query selects its records only once.
+        """Return the mean of |estimate - truth|/truth of several bucketizations, over the queries with a truth above 0.
 
-        An estimate is the sum, over the selected records, of the share of matching values in the record's bucket.
+        An analyst with the two published tables assumes that every record of a bucket has each of its values equally
+        likely: an estimate is the sum, over the selected records, of the share of matching values in the record's
+        bucket. Each query selects its records only once.
 
         Raises:
             RangeError: no query has an answer above 0.

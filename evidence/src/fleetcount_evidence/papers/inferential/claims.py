@@ -46,7 +46,7 @@ class Findings:
     domains: dict[tuple[str, int], int] = field(default_factory=dict[tuple[str, int], int])
 
 
-def add_claims(tables: list[SensitiveTable], findings: Findings, settings: Settings, results: Results) -> None:
+def add_claims(tables: list[SensitiveTable], settings: Settings, results: Results, findings: Findings) -> None:
     """State every claim of the paper with our result, from the two tables of Adult."""
     catalogue = Catalogue.load("inferential")
     _inference(catalogue, settings)

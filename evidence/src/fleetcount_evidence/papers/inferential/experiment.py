@@ -61,12 +61,10 @@ def run(extracts: Extracts, settings: Settings, results: Results) -> None:
         _relative_errors,
         _times_by_records,
         _times_by_values,
+        add_claims,
     )
-    for done, part in enumerate(parts):
-        results.step("inferential", done, len(parts))
+    for part in results.carried_out("inferential", parts):
         part(tables, settings, results, findings)
-    add_claims(tables, findings, settings, results)
-    results.step("inferential", len(parts), len(parts))
 
 
 # Figures 2 and 3.

@@ -45,11 +45,8 @@ class Method:
 
 def run(extracts: Extracts, settings: Settings, results: Results) -> None:
     """Run the experiments of section 5 and state the paper's claims."""
-    parts = (_gowalla, _breast_cancer, _leakage, _growth, add_claims)
-    for done, part in enumerate(parts):
-        results.step("sampling", done, len(parts))
+    for part in results.carried_out("sampling", (_gowalla, _breast_cancer, _leakage, _growth, add_claims)):
         part(extracts, settings, results)
-    results.step("sampling", len(parts), len(parts))
 
 
 # The ways to count.
