@@ -17,10 +17,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey  # noqa: E402 - path
+from fleetcount_mechanisms.randomness import SeededRandom  # noqa: E402 - path
 from fleetcount_protocol.channel import certificates, deny_list, greetings, session  # noqa: E402 - path
 from fleetcount_protocol.channel.hpke import HpkeKeyPair  # noqa: E402 - path
 from fleetcount_protocol.errors import PeerError, QuestionError  # noqa: E402 - path
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId  # noqa: E402 - path
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, WindowId, new_report_id  # noqa: E402 - path
 from fleetcount_protocol.question import (  # noqa: E402 - path
     key_list,
     orders,
@@ -38,7 +39,8 @@ from fleetcount_protocol.release.record import decode_record, sign_record  # noq
 from fleetcount_protocol.release.record_json import record_to_json  # noqa: E402 - path
 from fleetcount_protocol.vdaf import prio3  # noqa: E402 - path
 from fleetcount_protocol.window import succession, window_json  # noqa: E402 - path
-from fleetcount_protocol.window.window import decode_window  # noqa: E402 - path
+from fleetcount_protocol.window.fields import Mode, UploadStyle  # noqa: E402 - path
+from fleetcount_protocol.window.window import context_of, decode_window, prio3_for  # noqa: E402 - path
 
 from tests.support import protocol_samples as samples  # noqa: E402 - path
 from tests.support import question_samples, wire_messages  # noqa: E402 - path
@@ -265,8 +267,6 @@ def _orders_of(made: Any, steps: Any) -> list[dict[str, Any]]:
 
 def sessions() -> list[dict[str, Any]]:
     """Return session requests whose seal can be opened with the private key given."""
-    from fleetcount_mechanisms.randomness import SeededRandom
-
     now = datetime(2027, 1, 15, tzinfo=UTC)
     authority = certificates.CertificateAuthority.create("Vectors", now)
     credential = authority.issue_device("d-vector", now)
@@ -371,6 +371,72 @@ def reports() -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def answers() -> list[dict[str, Any]]:
+    """Return what a device makes of an answer: report id, shares, proofs and parts, one of every circuit."""
+    made = samples.every_window()
+    cases: list[tuple[str, Any]] = [
+        ("sampling_grid", (0, 4)),
+        ("sampling_five", (2, 2)),
+        ("sampling_h3_envelope", (0, 1)),
+        ("k_ary", 3),
+        ("mangat_vector", (1, 0, 1, 1)),
+        ("direct", 0),
+        ("direct_set", (1, 0, 1)),
+        ("direct_set", (0, 0, 0)),
+    ]
+    found = []
+    for name, measurement in cases:
+        window = made[name]
+        device, rand = samples.seed_bytes("device"), samples.seed_bytes(f"rand {name} {measurement}", 320)
+        algorithm, ctx = prio3_for(window), context_of(window)
+        report_id = new_report_id(window.window_id, Digest(device), SeededRandom(len(found)))
+        public_share, inputs = algorithm.shard(ctx, measurement, report_id, rand[: algorithm.rand_size])
+        verify_key = samples.seed_bytes("verify key")
+        begun = [
+            algorithm.verify_init(verify_key, ctx, party, report_id, public_share, share)
+            for party, share in enumerate(inputs)
+        ]
+        parts = [{"round": 0, "plaintexts": [share.hex() for share in inputs]}]
+        if window.mode is Mode.SAMPLING and window.upload_style is UploadStyle.TWO_INSTALMENTS:
+            sizes = [prio3.first_instalment_size(algorithm, party) for party in range(len(inputs))]
+            cut = [(share[:size].hex(), share[size:].hex()) for share, size in zip(inputs, sizes, strict=True)]
+            parts = [{"round": number, "plaintexts": [one[number - 1] for one in cut]} for number in (1, 2)]
+        found.append(
+            {
+                "window": name,
+                "window_id": window.window_id.hex(),
+                "device_key_digest": device.hex(),
+                "report_id": report_id.hex(),
+                "measurement": measurement,
+                "rand": rand[: algorithm.rand_size].hex(),
+                "public_share": public_share.hex(),
+                "parts": parts,
+                "verify_key": verify_key.hex(),
+                "verifier_shares": [share.hex() for _, share in begun],
+                "verifier_message": algorithm.combine_verifier_shares(ctx, [share for _, share in begun]).hex(),
+            }
+        )
+    return found
+
+
+def readings() -> list[dict[str, Any]]:
+    """Return readings of every domain that draws nothing, with the value 0..V that each is."""
+    made = samples.every_window()
+    cases: list[tuple[str, Any, int]] = [
+        *[("sampling_faces_bins", one, value) for one, value in (("0", 1), ("30.49", 1), ("30.5", 2), ("50", 0))],
+        *[("sampling_faces_bins", one, 0) for one in ("-0.01", None)],
+        *[("bins_zooms", one, value) for one, value in (("9.99", 1), ("70", 8), ("1000000", 8))],
+        *[("direct", one, value) for one, value in (("rot", 1), ("blå", 3), ("Rot", 0))],
+        *[("direct_zooms", one, value) for one, value in ((["0", "-1"], 1), (["499.99", "-1"], 4))],
+        *[("direct_zooms", one, value) for one, value in ((["0", "124"], 5), (["500", "-1"], 0), (["0", "999"], 0))],
+        *[("sampling_h3_envelope", one, value) for one, value in (("891ea6d6537ffff", 2), ("891ea6d6503ffff", 0))],
+        *[("sampling_places", one, value) for one, value in (("7", 2), ("4294967295", 3), ("8", 0))],
+        *[("direct_codes", one, value) for one, value in (("P0301", 1), ("p03f9", 2), ("U3F72", 3), ("P0400", 0))],
+        *[("direct_texts", one, value) for one, value in (("X", 1), ("XA", 0), ("XAB", 2), ("BAX", 3), ("B", 0))],
+    ]
+    return [{"window": name, "reading": reading, "value": value} for name, reading, value in cases if made[name]]
 
 
 def digests() -> dict[str, Any]:
@@ -548,6 +614,8 @@ def main() -> None:
         "sessions": sessions(),
         "deny_lists": deny_lists(),
         "reports": reports(),
+        "answers": answers(),
+        "readings": readings(),
         "digests": digests(),
         "records": records(),
         "messages": messages(),

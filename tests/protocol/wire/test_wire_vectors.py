@@ -6,8 +6,9 @@ Where it can, a test computes from docs/wire.md with the standard library and `c
 import hashlib
 import hmac
 import json
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from cryptography import x509
@@ -19,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hpke import AEAD, KDF, KEM, Suite
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from fleetcount_evidence.replay.vectors import replay
+from fleetcount_mechanisms.randomness import SeededRandom
 from fleetcount_protocol.channel.chain import WindowKey
 from fleetcount_protocol.channel.deny_list import decode_signed_deny_list, verify_deny_list
 from fleetcount_protocol.channel.greetings import decode_greeting
@@ -33,7 +35,7 @@ from fleetcount_protocol.channel.session import (
     unseal_instalment,
 )
 from fleetcount_protocol.errors import DecodeError, QuestionError
-from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId
+from fleetcount_protocol.ids import AggregatorId, Digest, ReportId, SessionId, WindowId, owns
 from fleetcount_protocol.messages import SessionRequest
 from fleetcount_protocol.question.key_list import decode_signed_key_list, key_for
 from fleetcount_protocol.question.orders import (
@@ -49,9 +51,11 @@ from fleetcount_protocol.question.question_json import question_to_json
 from fleetcount_protocol.release.commitments import commitment, set_digest
 from fleetcount_protocol.release.record import decode_record, verify_record_signatures
 from fleetcount_protocol.release.record_json import record_from_json, record_to_json
-from fleetcount_protocol.vdaf.prio3 import bits_chunk_length
+from fleetcount_protocol.vdaf.prio3 import bits_chunk_length, first_instalments
+from fleetcount_protocol.window.domain import SingleDomain, value_of
+from fleetcount_protocol.window.fields import Mode
 from fleetcount_protocol.window.succession import decode_signed_succession
-from fleetcount_protocol.window.window import decode_window
+from fleetcount_protocol.window.window import Window, decode_window, prio3_for
 from fleetcount_protocol.window.window_json import window_to_json
 
 from tests.support.wire_messages import MESSAGES
@@ -328,6 +332,62 @@ def test_report(case: dict[str, Any]) -> None:
     )
     assert (ours.ciphertext, ours.digest, make_receipt(secret, ours).mac) == (ciphertext, digest, mac)
     assert unseal_instalment(window_key, case["position"], ours) == plaintext
+
+
+@pytest.mark.parametrize(
+    "case", load("answers"), ids=lambda case: f"{case['window']}_{''.join(str(case['measurement']).split())}"
+)
+def test_answer(case: dict[str, Any]) -> None:
+    window = decode_window(raw(next(one for one in load("windows") if one["name"] == case["window"]), "canonical"))
+    window_id, device, report_id = raw(case, "window_id"), raw(case, "device_key_digest"), raw(case, "report_id")
+    prefix = hashlib.sha256(b"fleetcount v2 report shard" + window_id + device).digest()[:4]
+    bound = hashlib.sha256(b"fleetcount v2 report id" + device + report_id[:12]).digest()[:4]
+
+    assert window.window_id == window_id
+    assert (report_id[:4], report_id[12:]) == (prefix, bound)
+    assert owns(window_id, device, report_id)
+
+    prio3, ctx, measurement = prio3_for(window), b"FCT1" + window_id, case["measurement"]
+    parts = {one["round"]: tuple(bytes.fromhex(text) for text in one["plaintexts"]) for one in case["parts"]}
+    whole = tuple(map(b"".join, zip(*parts.values(), strict=True)))
+    assert prio3.shard(ctx, measurement, report_id, raw(case, "rand")) == (raw(case, "public_share"), whole)
+    if 1 in parts:
+        assert first_instalments(prio3, ctx, report_id, raw(case, "rand"), measurement[0]) == parts[1]
+    assert set(parts) == ({0} if len(parts) == 1 else {1, 2})
+
+    begun = [
+        prio3.verify_init(raw(case, "verify_key"), ctx, party, report_id, raw(case, "public_share"), share)
+        for party, share in enumerate(whole)
+    ]
+    shares = [bytes.fromhex(text) for text in case["verifier_shares"]]
+    assert [share for _, share in begun] == shares
+    assert prio3.combine_verifier_shares(ctx, shares) == raw(case, "verifier_message")
+    outputs = [prio3.verify_next(ctx, state, raw(case, "verifier_message")) for state, _ in begun]
+    assert prio3.unshard([prio3.aggregate([one]) for one in outputs], 1) == told(window, measurement)
+
+
+def told(window: Window, measurement: Any) -> list[int]:
+    """Return the outputs of one report by the tables of modes and algorithms."""
+    if window.mode is Mode.SAMPLING:
+        return [int(place == measurement[1]) - int(place == measurement[0]) for place in range(1, window.values + 1)]
+    if window.mode is Mode.DIRECT and isinstance(measurement, list):
+        return [*measurement, int(any(measurement))]
+    return measurement if isinstance(measurement, list) else [int(place == measurement) for place in range(4)]
+
+
+READERS = {"direct": str, "sampling_h3_envelope": str, "direct_codes": str, "direct_texts": str}
+
+
+@pytest.mark.parametrize("case", load("readings"), ids=lambda case: f"{case['window']}_{case['reading']}")
+def test_reading(case: dict[str, Any]) -> None:
+    window = decode_window(raw(next(one for one in load("windows") if one["name"] == case["window"]), "canonical"))
+    reading = case["reading"]
+    if isinstance(reading, list):
+        reading = tuple(map(Fraction, reading))
+    elif reading is not None:
+        reading = READERS.get(case["window"], Fraction)(reading)
+
+    assert value_of(cast("SingleDomain", window.domain), reading, SeededRandom(0)) == case["value"]
 
 
 def test_digests() -> None:
