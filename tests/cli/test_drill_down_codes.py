@@ -13,13 +13,11 @@ from fleetcount_protocol.question.fields import DrillDown
 from fleetcount_protocol.window.codes import CodeForm, Codes
 from fleetcount_protocol.window.domain import all_prefixes
 
-from tests.cli.test_drill_down import QUIET, WALK, WALKING, deployed
+from tests.cli.test_drill_down import QUIET, WALK, WALKING
 from tests.cli.test_question_files import CREATE
 from tests.support.aggregators import NoNoise
 from tests.support.protocol_samples import every_window, record
 from tests.support.town import ASKING, Shell, Town
-
-__all__ = ["deployed"]
 
 DTC = '[drill_down]\nof = "codes"\nform = "dtc"\nlevels = [4, 10, 16]\nthreshold = 2\n'
 TEXTS = DTC.replace('"dtc"', '"text"\nalphabet = "0123456789ABCDEF"\nlength = 4')

@@ -517,11 +517,12 @@ def test_responses_that_a_question_can_ask_in_one_window_are_audited_and_all_tha
     assert in_one_window("k-ary", 2).moved == [0, 1, 2]
 
 
-@pytest.mark.parametrize(("name", "values", "least"), [("warner", 1, 0.8), ("k-ary", 2, 0.65)])
+@pytest.mark.parametrize(("name", "values", "least"), [("warner", 1, 0.75), ("k-ary", 2, 0.62)])
 def test_in_one_window_the_whole_of_epsilon_is_seen_and_no_more(
     monkeypatch: pytest.MonkeyPatch, name: str, values: int, least: float
 ) -> None:
     # Four bounds an attack and five true claims: one is broken by chance at most 2e-7 times.
+    # Of 40 runs the least bounds were 0.81 and 0.72, with standard deviations of 0.018 and 0.033.
     monkeypatch.setattr("fleetcount_evidence.audit.bounds._ERROR", 1e-8)
 
     lines = attacked(in_one_window(name, values), 30_000)
