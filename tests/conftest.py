@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, settings
 
 # Everything here that forks begins another program; gRPC's own handlers of forks have ended a process in the middle.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # As of a command.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell lets what it begins in the background ignore it, and all that this begins: some tests send it.
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -118,6 +118,22 @@ def test_grpc_does_nothing_at_forks_which_only_begin_other_programs() -> None:
     assert done.stdout.splitlines()[-1] == "0"
 
 
+def test_a_command_that_loads_numpy_has_one_thread_and_leaves_what_an_operator_chose() -> None:
+    """OpenBLAS begins one for each core at its import, which spins for a tenth of a second."""
+    program = (
+        "import os\nfrom fleetcount.__main__ import main\ntry:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
+        "import numpy, scipy.optimize\nprint(len(os.listdir('/proc/self/task')), os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    unset = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    said = [
+        subprocess.check_output([sys.executable, "-c", program], text=True, timeout=60, env=unset | chosen)
+        for chosen in (dict[str, str](), {"OPENBLAS_NUM_THREADS": "2"})
+    ]
+
+    assert said[0].splitlines()[-1] == "1 1"
+    assert said[1].splitlines()[-1].endswith(" 2")
+
+
 def test_the_debug_switch_shows_the_traceback() -> None:
     done = run("vectors", env={**os.environ, "FLEETCOUNT_DEBUG": "1"})
 

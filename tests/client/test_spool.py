@@ -114,6 +114,19 @@ def test_a_durable_file_syncs_at_every_commit(tmp_path: Path) -> None:
     assert file.rows("PRAGMA journal_mode", ()) == [("wal",)]
 
 
+def test_a_file_is_open_to_other_processes_of_its_device_unless_it_is_had_alone(tmp_path: Path) -> None:
+    alone, shared = (SpoolFile(tmp_path / name, alone=name == "alone.db") for name in ("alone.db", "shared.db"))
+    begin(alone.device("1"))
+    begin(alone.device("2"))
+    begin(shared.device("1"))
+
+    assert len(SpoolFile(tmp_path / "shared.db").device("1").charges()) == 1
+    with closing(sqlite3.connect(tmp_path / "alone.db", timeout=0)) as other, pytest.raises(sqlite3.OperationalError):
+        other.execute("SELECT count(*) FROM ledger")
+    alone.close()
+    assert len(SpoolFile(tmp_path / "alone.db").device("2").charges()) == 1
+
+
 @pytest.mark.parametrize("mode", [0o644, 0o640, 0o604, 0o610])
 def test_the_file_is_the_owners_alone_and_another_mode_is_refused(tmp_path: Path, mode: int) -> None:
     path = tmp_path / "device.db"

@@ -4,6 +4,7 @@ Every sub-command is imported only when it is called.
 """
 
 import contextlib
+import gc
 import os
 import sys
 import warnings
@@ -85,6 +86,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # And it stops its threads at every fork, also of one that only begins another program, as all of ours do.
     os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+    # NumPy's and SciPy's linear algebra begin a thread for every core at their import, and each spins for a tenth of a
+    # second; no product of ours is large enough for a second one. A process that this one begins inherits it.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     for stream in (sys.stdout, sys.stderr):
         # A name that is not UTF-8, or a terminal that is not, must not end in a traceback.
         if reconfigure := getattr(stream, "reconfigure", None):
@@ -93,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # CPython remembers an interruption that left a text given to exec (of a dataclass, at an import) as one that nobody
     # caught, whoever caught it, and then ends by the signal whatever the exit code; the next such text forgets it.
     exec("")  # noqa: S102 - the empty text
+    gc.freeze()  # The interpreter's end would look for garbage among all objects, twice.
     sys.exit(code)
 
 

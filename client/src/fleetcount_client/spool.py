@@ -76,15 +76,16 @@ _LEDGER: Final = (
 class StateFile:
     """One file of mode 0600, for one device or, in a simulation, for many under different names.
 
-    Opened when first used, closed by `close` and opened again at the next use. `durable=False` gives up the fsync, for
-    simulations only.
+    Opened when first used, closed by `close` and opened again at the next use. `durable=False` gives up the fsync, and
+    `alone` lets no other process open it meanwhile, which saves locking it at every step: for simulations only.
     """
 
-    __slots__ = ("_connection", "_durable", "_path", "devices")
+    __slots__ = ("_alone", "_connection", "_durable", "_path", "devices")
 
-    def __init__(self, path: Path, *, durable: bool = True) -> None:
+    def __init__(self, path: Path, *, durable: bool = True, alone: bool = False) -> None:
         self._path = path
         self._durable = durable
+        self._alone = alone
         self._connection: sqlite3.Connection | None = None
         self.devices = 0
 
@@ -154,6 +155,8 @@ class StateFile:
         _create_private(self._path)
         connection = sqlite3.connect(self._path, timeout=_BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
         try:
+            if self._alone:
+                connection.execute("PRAGMA locking_mode=EXCLUSIVE")
             _version(connection, self._path)  # A file of another program stays as it is.
             connection.execute("PRAGMA journal_mode=WAL")
             # FULL: the write-ahead log is synced at every commit, so that nothing is sent that a power cut could take.

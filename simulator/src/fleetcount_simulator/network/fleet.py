@@ -39,9 +39,6 @@ async def _report_progress(fleet: FleetDevices) -> None:
 
 
 async def _serve(spec: FleetSpec) -> None:
-    # Thousands of devices exist until the end, and what an answer leaves has no cycles: the garbage collector would
-    # visit them again and again, and find nothing. The devices let it run between two windows.
-    gc.disable()
     commands = _commands()
     fleet = FleetDevices(spec)
     gc.freeze()
@@ -60,6 +57,7 @@ async def _serve(spec: FleetSpec) -> None:
             fleet.report()
             _say(event="probed")
     await fleet.close()
+    gc.freeze()  # The interpreter's end collects once more.
 
 
 async def _answered(fleet: FleetDevices, commands: "asyncio.Queue[str]") -> Counter[str]:
@@ -97,6 +95,9 @@ def _commands() -> "asyncio.Queue[str]":
 
 def main() -> int:
     """Run the devices of the file named on the command line."""
+    # Thousands of devices exist until the end, and what an answer leaves has no cycles: the garbage collector would
+    # visit them again and again, and find nothing. The devices let it run between two windows.
+    gc.disable()
     asyncio.run(_serve(FleetSpec.read(Path(sys.argv[1]))))
     return 0
 

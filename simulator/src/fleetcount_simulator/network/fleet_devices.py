@@ -57,7 +57,7 @@ class FleetDevices:
         self._part = spec.part
         self._slowest = max(0.0, -min(spec.part.skews, default=0.0))
         # One fsync per device and step would measure the disk: a simulation need not survive a power cut.
-        self._file = SpoolFile(Path(spec.spool_file), durable=False)
+        self._file = SpoolFile(Path(spec.spool_file), durable=False, alone=True)
         authority = CertificateAuthority(
             certificate=load_certificate(Path(spec.authorities) / "devices.crt"),
             private_key=load_private_key(Path(spec.authorities) / "devices.key"),
