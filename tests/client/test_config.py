@@ -11,6 +11,7 @@ import pytest
 from fleetcount_client.config import DeliverySettings, load_settings
 from fleetcount_client.device import Device
 from fleetcount_client.signals import read_signal
+from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates
 from fleetcount_protocol.errors import UsageError
 from fleetcount_transport.toml_table import ConfigError
 
@@ -60,8 +61,8 @@ file = "speed.txt"
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str], Path]:
-    for name in ("device.crt", "aggregators.crt"):
-        (tmp_path / name).write_text("pem")
+    (tmp_path / "device.crt").write_text("pem")
+    save_certificates(tmp_path / "aggregators.crt", [CertificateAuthority.create("aggregators").certificate])
     (tmp_path / "device.key").touch(mode=0o600)
 
     def _write(text: str) -> Path:

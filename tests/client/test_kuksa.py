@@ -533,6 +533,14 @@ def test_the_configuration_says_where_a_databroker_is_and_what_its_signals_mean(
     )
 
 
+def test_authorities_of_a_databroker_that_are_none_are_refused_before_it_is_asked(write, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    file = write(CONFIG)
+    (tmp_path / "aggregators.crt").write_text("pem")
+
+    with pytest.raises(ConfigError, match=r"aggregators\.crt holds no readable certificate"):
+        load_settings(file)
+
+
 def test_a_databroker_of_this_machine_needs_its_address_alone(write) -> None:  # type: ignore[no-untyped-def]
     rows = '[kuksa]\naddress = "127.0.0.1:55555"\n[signals."Vehicle.Speed"]\nkuksa = "Vehicle.Speed"\n'
 

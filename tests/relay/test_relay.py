@@ -639,6 +639,16 @@ async def test_a_certificate_for_another_purpose_starts_no_relay(tmp_path: Path)
         _load_tls(load_relay_config(path))
 
 
+@pytest.mark.parametrize("name", ["devices.crt", "aggregators.crt"])
+async def test_authorities_that_are_none_are_refused_before_it_listens(tmp_path: Path, name: str) -> None:
+    async with relayed() as here:
+        path = relay_files(here, tmp_path, "127.0.0.1:0")
+    (tmp_path / name).write_text("pem")
+
+    with pytest.raises(ConfigError, match=rf"{name} holds no readable certificate"):
+        _load_tls(load_relay_config(path))
+
+
 async def test_a_relay_that_would_forward_to_itself_is_refused(tmp_path: Path) -> None:
     async with relayed() as here:
         path = relay_files(here, tmp_path, "127.0.0.1:0")

@@ -22,7 +22,7 @@ from fleetcount_transport.admission.descriptors import connections_allowed
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
 from fleetcount_transport.channels import DEVICE_OPTIONS
 from fleetcount_transport.denials import Denials
-from fleetcount_transport.key_files import TlsFiles, read_public_file
+from fleetcount_transport.key_files import TlsFiles, read_authority_file
 from fleetcount_transport.listening import bind, grpc_server
 from fleetcount_transport.logs import follow_hangups, log
 from fleetcount_transport.operator_pages import health_pages, metrics_page, serve_pages
@@ -60,7 +60,7 @@ def _load_tls(config: RelayConfig) -> _Tls:
         raise ConfigError(
             f"{tls.certificate_file} carries {taken[0]!r}, the name of an aggregator; a relay has a name of its own"
         )
-    return _Tls(devices=files.to_clients(read_public_file(tls.device_ca_file)), upstream=files.to_servers())
+    return _Tls(devices=files.to_clients(read_authority_file(tls.device_ca_file)), upstream=files.to_servers())
 
 
 def _load_denials(config: RelayConfig) -> Denials:

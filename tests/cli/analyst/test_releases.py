@@ -312,7 +312,7 @@ def test_pictures_show_intervals_and_units(release: fc.VerifiedRelease) -> None:
     assert release.plot(ax=given) is given
     assert plotted.get_xlabel() == "devices, with 95 % intervals"
     assert [label.get_text() for label in plotted.get_yticklabels()][:2] == ["0,0", "1,0"]
-    assert mapped.get_xlabel() == "metres east"
+    assert mapped.get_xlabel() == "x in the grid's own unit"
     assert len(mapped.texts) == 12
     assert mapped.figure.axes[1].get_ylabel() == "devices"
     for made in (plotted.figure, mapped.figure, figure):

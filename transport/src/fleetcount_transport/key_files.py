@@ -57,6 +57,23 @@ def read_public_file(path: Path) -> bytes:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
+def read_authority_file(path: Path) -> bytes:
+    """Return the certificates of authorities, as PEM.
+
+    Raises:
+        ConfigError: the file cannot be read, or has no certificate or other contents.
+    """
+    from fleetcount_protocol.channel.certificates import load_authorities
+
+    try:
+        load_authorities(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    except UsageError as error:
+        raise ConfigError(str(error)) from None
+    return read_public_file(path)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsFiles:
     """Mutual TLS, as PEM: the authorities of the far end, and the own certificate with its key."""
@@ -75,10 +92,10 @@ class TlsFiles:
             ConfigError: one is missing or holds something else, the key is not the certificate's, or the certificate is
                 for another purpose than the one given.
         """
-        from fleetcount_protocol.channel.certificates import load_authorities, load_certificate, load_private_key
+        from fleetcount_protocol.channel.certificates import load_certificate, load_private_key
 
+        authorities = read_authority_file(ca_file)
         try:
-            load_authorities(ca_file)
             certificate, key = load_certificate(certificate_file), load_private_key(key_file)
         except OSError as error:
             raise ConfigError(f"{error.filename} cannot be read: {error.strerror}") from error
@@ -89,7 +106,7 @@ class TlsFiles:
         if purpose is not None:
             check_purpose(certificate_file, certificate, purpose)
         return cls(
-            authorities=read_public_file(ca_file),
+            authorities=authorities,
             certificate=read_public_file(certificate_file),
             private_key=read_secret(key_file).removeprefix(_MARK),
         )

@@ -18,7 +18,7 @@ from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_transport.admission.admission import Admission, limits_for_peers
 from fleetcount_transport.admission.descriptors import connections_allowed
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
-from fleetcount_transport.key_files import read_public_file
+from fleetcount_transport.key_files import read_authority_file
 from fleetcount_transport.listening import bind
 from fleetcount_transport.live_tls import LiveTls
 from fleetcount_transport.logs import log
@@ -134,7 +134,7 @@ def load_tls(config: AggregatorConfig) -> Tls | None:
     # TLS verifies that one of the authorities certified a caller; `certified_peer` that it is this peer's.
     among_peers = b"\n".join(one.authorities for one in live.values())
     # Relays and aggregators' operators come to the device port too; the purpose says what each may ask there.
-    readers = read_public_file(tls.device_ca_file) + b"\n" + among_peers
+    readers = read_authority_file(tls.device_ca_file) + b"\n" + among_peers
     return Tls(
         devices=own.to_clients(readers),
         peers=own.to_clients(among_peers),

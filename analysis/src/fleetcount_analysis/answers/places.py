@@ -20,7 +20,7 @@ DEGREES: Final = "longitude and latitude in degrees (WGS 84)"
 _DEGREES_NAMED: Final = frozenset({"4326", "CRS84"})
 _WITHOUT_AREA: Final = ("Point", "MultiPoint", "LineString", "MultiLineString")
 _ROUNDING: Final = 1e-9
-METRES: Final = "x and y in the grid's own unit, not longitude and latitude"
+OWN_UNIT: Final = "x and y in the grid's own unit, not longitude and latitude"
 
 
 class Places(Protocol):
@@ -33,7 +33,7 @@ class Places(Protocol):
 
     @property
     def coordinates(self) -> str:
-        """`DEGREES` or `METRES`."""
+        """`DEGREES` or `OWN_UNIT`."""
         ...
 
     def outline(self, value: int) -> Ring:
@@ -76,7 +76,7 @@ class GridPlaces:
     @property
     def coordinates(self) -> str:
         """See `Places`."""
-        return METRES if self.to_degrees is None else DEGREES
+        return OWN_UNIT if self.to_degrees is None else DEGREES
 
     def outline(self, value: int) -> Ring:
         """See `Places`."""

@@ -64,8 +64,9 @@ def draw_places(
     values = _same_length(len(rings), estimate)[0]
     outlines = Outlines(shapes=[np.asarray(ring, dtype=np.float64) for ring in rings], degrees=degrees)
     drawn = draw_cells(axes, outlines, values, top=max(1.0, float(values.max())), colours="viridis")
-    names = ("longitude in degrees", "latitude in degrees") if degrees else ("metres east", "metres north")
-    axes.set(xlabel=names[0], ylabel=names[1])
+    # A grid's own unit is metres on the ground only where its frame makes it so: Web Mercator's grow with latitude.
+    names, unit_of = (("longitude", "latitude"), "degrees") if degrees else (("x", "y"), "the grid's own unit")
+    axes.set(xlabel=f"{names[0]} in {unit_of}", ylabel=f"{names[1]} in {unit_of}")
     axes.ticklabel_format(style="plain", useOffset=False)
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_locator(MaxNLocator(nbins=3 if degrees else 4))
