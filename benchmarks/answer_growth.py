@@ -11,7 +11,7 @@ second after that, before anybody asks, is taken off.
 With `--open-questions` both stores hold so many questions before the aggregators start, each of one window that takes
 answers all day and gets none; each fleet is asked with and without them, in turns, and all windows are as long as those
 of the first run. An aggregator has at most 16,384 questions (`MAX_QUESTIONS`), the fleet's own among them. Writing
-1,000 into both stores takes half a minute to a minute, and an aggregator starts 5 to 10 s later for each 1,000.
+1,000 into both stores takes half a minute, and an aggregator starts 5 to 10 s later for each 1,000.
 """
 
 import argparse

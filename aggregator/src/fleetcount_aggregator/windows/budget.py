@@ -325,6 +325,12 @@ def _spent(known: LossFilter, starts: Iterable[int]) -> Decimal:
 # The installed questions.
 
 
+def on_signals_of(questions: Questions, new: Question) -> list[InstalledQuestion]:
+    """Return the installed questions that ask about a signal of another: of no other one the units are needed."""
+    signals = set(_signals(new.parts))
+    return [one for one in questions.values() if not signals.isdisjoint(_signals(one.asked.parts))]
+
+
 async def check_budgets(questions: Questions, windows: Windows, new: Question) -> int | None:
     """Refuse a question that exceeds the budget of overlapping windows or of a period; return `order_for` of it.
 
@@ -335,10 +341,7 @@ async def check_budgets(questions: Questions, windows: Windows, new: Question) -
     """
     _check_charges_known(questions, windows)
     limits = questions.host.limits
-    # Filter first: the units of thousands of questions on other signals are not needed.
-    signals = set(_signals(new.parts))
-    on_signal = [one for one in questions.values() if not signals.isdisjoint(_signals(one.asked.parts))]
-    costing = await _costing(windows, on_signal)
+    costing = await _costing(windows, on_signals_of(questions, new))
     check_budget(charge_of_question(new), [charge_of_question(one.asked, one.stopped) for one in costing], limits)
     others = [question_charge(one.asked, one.stopped, one.order) for one in costing]
 

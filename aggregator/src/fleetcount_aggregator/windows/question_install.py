@@ -21,7 +21,7 @@ from fleetcount_aggregator.host.host import Host
 from fleetcount_aggregator.memory.installed import InstalledQuestion
 from fleetcount_aggregator.memory.questions import Questions, position_in
 from fleetcount_aggregator.peers import PeerRefusalError
-from fleetcount_aggregator.windows.budget import check_budgets, order_for, question_charge
+from fleetcount_aggregator.windows.budget import check_budgets, on_signals_of, order_for, question_charge
 from fleetcount_aggregator.windows.question_orders import take_delivered_order
 
 
@@ -171,7 +171,8 @@ async def adopt_question(
         if question.question_id not in questions:
             started, start = _with_start(questions.host, signed, orders)
             order = None
-            held = [question_charge(one.asked, one.stopped, one.order) for one in questions.values()]
+            near = on_signals_of(questions, started.question)
+            held = [question_charge(one.asked, one.stopped, one.order) for one in near]
             with suppress(QuestionError):  # Then at the usual order: it was judged, and counts on.
                 order = order_for(started.question, held, questions.host.limits)
             await questions.load_row(await questions.add(started, seed, start, order))
