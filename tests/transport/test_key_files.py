@@ -6,7 +6,7 @@ from pathlib import Path
 import grpc
 import pytest
 from fleetcount_protocol.channel.certificates import CertificateAuthority, save_certificates, save_credential
-from fleetcount_transport.key_files import TlsFiles, tls_context
+from fleetcount_transport.key_files import TlsFiles, read_authority_file, tls_context
 from fleetcount_transport.toml_table import ConfigError
 
 MARK = b"\xef\xbb\xbf"
@@ -31,6 +31,16 @@ async def test_a_byte_order_mark_before_a_pem_is_passed_over_by_every_transport(
 
     assert answered.value.code() is grpc.StatusCode.UNIMPLEMENTED, "a server that was reached"
     assert tls_context(*files) is not None
+
+
+def test_grpc_is_given_every_authority_that_was_read_and_no_mark_between_them(tmp_path: Path) -> None:
+    pems = []
+    for name in ("one.crt", "other.crt"):
+        save_certificates(tmp_path / name, [CertificateAuthority.create(name).certificate])
+        pems.append((tmp_path / name).read_bytes())
+    (tmp_path / "ca.crt").write_bytes(MARK + pems[0] + MARK + b"  " + pems[1].replace(b"\n", b"\r\n"))
+
+    assert read_authority_file(tmp_path / "ca.crt") == b"".join(pems)
 
 
 @pytest.mark.parametrize("authority", [b"", b"-----BEGIN CERTIFICATE-----\nAAAA"])

@@ -21,7 +21,7 @@ from fleetcount_protocol.errors import UsageError
 from fleetcount_protocol.ids import is_loopback, split_endpoint
 from fleetcount_protocol.window.domain import SquareGrid, ValueDomain
 from fleetcount_protocol.window.signal import Kind, Number, Signal, Single, converted, exact
-from fleetcount_transport.key_files import read_authority_file, read_secret
+from fleetcount_transport.key_files import check_foreign_authorities, read_public_file, read_secret
 from fleetcount_transport.lost_reasons import call_reason
 from fleetcount_transport.settings import UnfitKeyError, insecure, setting, settings
 from fleetcount_transport.toml_table import Table
@@ -192,7 +192,7 @@ class Databroker:
         self, settings: DatabrokerSettings, *, clock: Clock | None = None, source: RandomSource | None = None
     ) -> None:
         if settings.ca_file is not None:
-            read_authority_file(settings.ca_file)  # To refuse what cannot be used; every connection reads it again.
+            check_foreign_authorities(settings.ca_file)  # Now; every connection reads it again.
         self._settings = settings
         self._clock = clock or SystemClock()
         self._source = source or SystemRandom()
@@ -282,7 +282,7 @@ class Databroker:
         from fleetcount_transport.channels import open_channel  # With the library of gRPC.
 
         settings = self._settings
-        authority = None if settings.ca_file is None else read_authority_file(settings.ca_file)
+        authority = None if settings.ca_file is None else read_public_file(settings.ca_file)
         return open_channel(
             settings.address,
             None if authority is None else grpc.ssl_channel_credentials(authority),

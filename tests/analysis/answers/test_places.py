@@ -5,7 +5,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from fleetcount_analysis.answers.places import DEGREES, METRES, GridPlaces, HexagonPlaces, cells_inside
+from fleetcount_analysis.answers.places import DEGREES, OWN_UNIT, GridPlaces, HexagonPlaces, cells_inside
 from fleetcount_analysis.errors import RangeError
 
 GRID = GridPlaces(x0=Fraction(100), y0=Fraction(-50), size=Fraction(20), columns=4, rows=3)
@@ -17,7 +17,7 @@ def box(x0: float, y0: float, x1: float, y1: float) -> list[list[float]]:
 
 
 def test_a_grid_is_numbered_row_by_row() -> None:
-    assert GRID.coordinates == METRES
+    assert GRID.coordinates == OWN_UNIT
     assert GRID.outline(6) == [(120, -30), (140, -30), (140, -10), (120, -10), (120, -30)]
     assert GRID.centres()[5].tolist() == [130, -20]
     assert GRID.values == 12

@@ -96,6 +96,15 @@ def test_smoothing_is_the_dense_least_squares() -> None:
     assert np.allclose(curve.values[:, 0], exact)
 
 
+def test_a_count_that_hardly_moves_is_the_mean_of_all_windows() -> None:
+    counts = np.arange(200) % 7 + 20
+    curve = smoothed(table_of(direct(), [[one, 0, 0, 0] for one in counts.tolist()]), [1], change_sd=1e-7)
+
+    variance = 2 * 2 * math.exp(-0.5) / (1 - math.exp(-0.5)) ** 2
+    assert curve.values[:, 0] == pytest.approx(np.full(200, counts.mean()))
+    assert curve.standard_errors[:, 0] == pytest.approx(np.full(200, math.sqrt(variance / 200)))
+
+
 @pytest.mark.parametrize(
     ("ask", "words"),
     [

@@ -58,20 +58,36 @@ def read_public_file(path: Path) -> bytes:
 
 
 def read_authority_file(path: Path) -> bytes:
-    """Return the certificates of authorities, as PEM.
+    """Return the certificates of this deployment's authorities, as PEM: those that were read, however they were spaced.
 
     Raises:
         ConfigError: the file cannot be read, or has no certificate or other contents.
     """
+    from cryptography.hazmat.primitives.serialization import Encoding
     from fleetcount_protocol.channel.certificates import load_authorities
 
     try:
-        load_authorities(path)
+        # gRPC passes over one behind blanks or a mark of the byte order, as where two files were joined.
+        return b"".join(one.public_bytes(Encoding.PEM) for one in load_authorities(path))
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except UsageError as error:
         raise ConfigError(str(error)) from None
-    return read_public_file(path)
+
+
+def check_foreign_authorities(path: Path) -> None:
+    """Refuse a file in which TLS finds no authority; one that others wrote may hold what an own one may not.
+
+    Raises:
+        ConfigError: it cannot be read, or is one.
+    """
+    import ssl
+
+    text = read_public_file(path).decode("ascii", "backslashreplace")  # What is no certificate may be of any encoding.
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(cadata=text)
+    except (ssl.SSLError, ValueError):
+        raise ConfigError(f"{path} holds no readable certificate") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

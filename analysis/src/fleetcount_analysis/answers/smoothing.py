@@ -2,8 +2,8 @@
 
 Results must be shown with the model's name. In the local-level model a count moves from window to window by independent
 steps of mean 0 and a standard deviation that the analyst states; the smoothed value is the mean of the count given all
-windows (Kalman's smoother, computed here as the least-squares problem that it solves). If counts jump, at a shift
-change or a jam, the model is wrong there and the curve spreads the jump over both sides.
+windows (Kalman's smoother, computed here as two filters, one from each end). If counts jump, at a shift change or a
+jam, the model is wrong there and the curve spreads the jump over both sides.
 """
 
 from collections.abc import Iterable
@@ -60,12 +60,21 @@ def smoothed(table: QuestionTable, cells: Iterable[int], *, change_sd: float) ->
     joined = sums_in_windows(table, chosen[:1]).joined
     noise = noise_total(design.noise, design.aggregators).variance if joined is None else joined.variance
     variances = noise / rate**2 + (1 - rate) / rate * np.maximum(seen.mean(axis=0), 0)
-    links = 1 / (change_sd**2 * np.diff(table.windows))
-    pull = np.diag(np.append(links, 0) + np.append(0, links)) - np.diag(links, 1) - np.diag(links, -1)
-    values, errors = np.empty(seen.shape), np.empty(seen.shape)
-    for column, variance in enumerate(np.maximum(variances, 1e-12).tolist()):
-        covariance = np.linalg.inv(pull + np.eye(len(seen)) / variance)
-        values[:, column] = covariance @ seen[:, column] / variance
-        errors[:, column] = np.sqrt(np.diag(covariance))
+    weight = 1 / np.maximum(variances, 1e-12)
+    steps = change_sd**2 * np.diff(table.windows)
+    before, earlier = _from_one_end(seen, weight, steps)
+    after, later = (one[::-1] for one in _from_one_end(seen[::-1], weight, steps[::-1]))
+    known = before + weight + after
+    values = (before * earlier + weight * seen + after * later) / known
     model = f"local level: counts move by independent steps of standard deviation {change_sd:g} a window"
-    return Smoothed(model=model, cells=chosen, values=values, standard_errors=errors)
+    return Smoothed(model=model, cells=chosen, values=values, standard_errors=1 / np.sqrt(known))
+
+
+def _from_one_end(seen: Floats, weight: Floats, steps: Floats) -> tuple[Floats, Floats]:
+    """Return of each window what those before it say of its count: one over the variance, and the mean."""
+    known, mean = np.zeros(seen.shape), np.zeros(seen.shape)
+    for row, step in enumerate(steps.tolist(), start=1):
+        told = known[row - 1] + weight
+        mean[row] = (known[row - 1] * mean[row - 1] + weight * seen[row - 1]) / told
+        known[row] = told / (1 + told * step)
+    return known, mean
