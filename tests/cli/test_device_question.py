@@ -1,5 +1,6 @@
 """An owner lists, joins and leaves questions from the shell, and reads in words what the device did."""
 
+import gc
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -33,6 +34,22 @@ def offered(tmp_path: Path) -> tuple[Path, Question]:
     device.questions.take([world.offer(world.once(FIRST, name="too much", min_batch_size=9), lists=with_lists)])  # type: ignore[arg-type]
     device.spool.rest()
     return config, question
+
+
+@pytest.mark.parametrize("words", ["ledger", "spool", "status", "log", "question join {}", "question join none"])
+def test_a_command_leaves_no_log_beside_the_state_file(
+    fleetcount: Run, offered: tuple[Path, Question], words: str
+) -> None:
+    """What a command does not close stays open to its end, which collects no garbage, and the log is not folded in."""
+    config, question = offered
+    gc.disable()
+    try:
+        fleetcount("device", *words.format(question.question_id.hex()).split(), "--config", config)
+        left = [path.name for path in config.parent.glob("device.db*")]
+    finally:
+        gc.enable()
+
+    assert left == ["device.db"]
 
 
 def test_an_owner_joins_reads_what_is_reserved_and_leaves(fleetcount: Run, offered: tuple[Path, Question]) -> None:

@@ -144,7 +144,10 @@ def open_spool(config: Path) -> tuple[DeviceSettings, Spool]:
     settings = load_settings(config)
     if not settings.state_file.is_file():
         raise UsageError(f"state file {settings.state_file} does not exist: this device has not run yet")
-    return settings, SpoolFile(settings.state_file).device()
+    spool = SpoolFile(settings.state_file).device()
+    # The command closes it: the interpreter's end would leave the write-ahead log behind.
+    click.get_current_context().call_on_close(spool.file.close)
+    return settings, spool
 
 
 def _charge_line(charge: Charge) -> str:
@@ -466,7 +469,10 @@ def wait_of(settings: DeviceSettings, certificate: Certificate, now: float) -> s
 
     A ledger that has not begun is judged as if it began now; nothing is stored.
     """
-    known = SpoolFile(settings.state_file).device().known_age() if settings.state_file.is_file() else None
+    known = None
+    if settings.state_file.is_file():
+        with contextlib.closing(SpoolFile(settings.state_file)) as file:
+            known = file.device().known_age()
     first_valid = int(certificate.not_valid_before_utc.timestamp())
     age = known or LedgerAge(created_at=now, first_valid=first_valid)
     refusal = judge_age(settings.policy, age, now)
