@@ -4,7 +4,6 @@ Every sub-command is imported only when it is called.
 """
 
 import contextlib
-import gc
 import os
 import sys
 import warnings
@@ -98,7 +97,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # CPython remembers an interruption that left a text given to exec (of a dataclass, at an import) as one that nobody
     # caught, whoever caught it, and then ends by the signal whatever the exit code; the next such text forgets it.
     exec("")  # noqa: S102 - the empty text
-    gc.freeze()  # The interpreter's end would look for garbage among all objects, twice.
     sys.exit(code)
 
 

@@ -145,7 +145,7 @@ def open_spool(config: Path) -> tuple[DeviceSettings, Spool]:
     if not settings.state_file.is_file():
         raise UsageError(f"state file {settings.state_file} does not exist: this device has not run yet")
     spool = SpoolFile(settings.state_file).device()
-    # The command closes it: the interpreter's end would leave the write-ahead log behind.
+    # Not left to the interpreter's end, which may miss a cycle, and then the write-ahead log stays.
     click.get_current_context().call_on_close(spool.file.close)
     return settings, spool
 
