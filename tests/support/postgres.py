@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import datetime
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -108,12 +109,25 @@ class Cluster:
     def standby_away(self) -> Iterator[None]:
         """Every commit waits for a standby that is not there, until the block ends."""
         self.run("ALTER SYSTEM SET synchronous_standby_names = 'away'")
-        self.run("SELECT pg_reload_conf(), pg_sleep(0.1)")
+        self.reload()
         try:
             yield
         finally:
             self.run("ALTER SYSTEM RESET synchronous_standby_names")
-            self.run("SELECT pg_reload_conf()")
+            self.reload()
+
+    def reload(self) -> None:
+        """Let the server read its settings again, and wait until every command that is sent from now on goes by them.
+
+        A new connection says when they were read last; before the server's first process lets one in it has told all.
+        """
+        before = self._read_at()
+        self.run("SELECT pg_reload_conf()")
+        wait_until(lambda: self._read_at() > before, "the server reads its settings")
+
+    def _read_at(self) -> datetime:
+        moment: datetime = self.run("SELECT pg_conf_load_time()")[0][0]
+        return moment
 
     def set_clock(self, database: str, ahead_s: float) -> None:
         """Let the server tell new connections to a database a time that is ahead by so much; 0: the right one again."""

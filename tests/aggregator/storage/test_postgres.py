@@ -506,7 +506,7 @@ def server_with(cluster: Cluster, setting: str) -> Iterator[Callable[[], None]]:
 
     def reload(statement: str) -> None:
         cluster.run(statement)
-        cluster.run("SELECT pg_reload_conf(), pg_sleep(0.1)")
+        cluster.reload()
 
     name = setting.partition(" ")[0]
     reload(f"ALTER SYSTEM SET {setting}")
@@ -732,7 +732,7 @@ def test_a_promoted_standby_is_another_server_until_it_is_accepted(tmp_path: Pat
     """The whole way: a synchronous standby, its primary killed, promoted, refused, accepted, with all that was held."""
     with own_cluster() as primary, primary.standby() as standby:
         primary.run("ALTER SYSTEM SET synchronous_standby_names = '*'")
-        primary.run("SELECT pg_reload_conf(), pg_sleep(0.1)")
+        primary.reload()
         store = asyncio.run(installed(tmp_path, PostgresEngine.open(Server(url=primary.url("postgres")))))
         asyncio.run(store.close())
         with pytest.raises(StoreError, match="allowed is the primary"):
