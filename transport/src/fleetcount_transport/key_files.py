@@ -57,22 +57,30 @@ def read_public_file(path: Path) -> bytes:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
-def read_authority_file(path: Path) -> bytes:
-    """Return the certificates of this deployment's authorities, as PEM: those that were read, however they were spaced.
+def read_authorities(path: Path) -> "tuple[x509.Certificate, ...]":
+    """Return the certificates of a file of this deployment's authorities.
 
     Raises:
         ConfigError: the file cannot be read, or has no certificate or other contents.
     """
-    from cryptography.hazmat.primitives.serialization import Encoding
     from fleetcount_protocol.channel.certificates import load_authorities
 
     try:
-        # gRPC passes over one behind blanks or a mark of the byte order, as where two files were joined.
-        return b"".join(one.public_bytes(Encoding.PEM) for one in load_authorities(path))
+        return load_authorities(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
     except UsageError as error:
         raise ConfigError(str(error)) from None
+
+
+def read_authority_file(path: Path) -> bytes:
+    """Return `read_authorities` as PEM, for gRPC, which passes over one behind blanks or a mark of the byte order.
+
+    Such a mark stands between two files that were joined. Raises ConfigError as it does.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return b"".join(one.public_bytes(Encoding.PEM) for one in read_authorities(path))
 
 
 def check_foreign_authorities(path: Path) -> None:

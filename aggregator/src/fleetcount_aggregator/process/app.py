@@ -21,6 +21,7 @@ from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_transport.admission.admission import Admission
 from fleetcount_transport.denials import Denials
 from fleetcount_transport.failpoints import failpoints_from_environment
+from fleetcount_transport.key_files import read_authorities
 from fleetcount_transport.logs import follow_hangups, log
 from fleetcount_transport.operator_pages import serve_pages
 from fleetcount_transport.toml_table import ConfigError
@@ -44,7 +45,6 @@ from fleetcount_aggregator.process.serving import (
     load_tls,
     mqtt_work,
     peer_listener,
-    read_authorities,
     watching_work,
 )
 from fleetcount_aggregator.release.noise import SystemNoise

@@ -7,22 +7,20 @@ protocol.
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import grpc
 from cryptography import x509
-from fleetcount_protocol.channel.certificates import Purpose, load_authorities
+from fleetcount_protocol.channel.certificates import Purpose
 from fleetcount_protocol.errors import MachineError, UsageError
 from fleetcount_protocol.ids import AggregatorId, WindowId
 from fleetcount_transport.admission.admission import Admission, limits_for_peers
 from fleetcount_transport.admission.descriptors import connections_allowed
 from fleetcount_transport.admission.handshake_gate import HandshakeGate
-from fleetcount_transport.key_files import read_authority_file
+from fleetcount_transport.key_files import read_authorities, read_authority_file
 from fleetcount_transport.listening import bind
 from fleetcount_transport.live_tls import LiveTls
 from fleetcount_transport.logs import log
-from fleetcount_transport.toml_table import ConfigError
 
 from fleetcount_aggregator.agreement.verification import Verification
 from fleetcount_aggregator.config import AggregatorConfig
@@ -142,18 +140,6 @@ def load_tls(config: AggregatorConfig) -> Tls | None:
         clients={one: live[file].to_servers for one, file in files.items()},
         own_key=own.own_key,
     )
-
-
-def read_authorities(path: Path) -> tuple[x509.Certificate, ...]:
-    """Return the certificates of a file.
-
-    Raises:
-        ConfigError, UsageError: it cannot be read, or holds something else.
-    """
-    try:
-        return load_authorities(path)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 
 
 class Listener:

@@ -326,7 +326,7 @@ def _spent(known: LossFilter, starts: Iterable[int]) -> Decimal:
 
 
 def on_signals_of(questions: Questions, new: Question) -> list[InstalledQuestion]:
-    """Return the installed questions that ask about a signal of another: of no other one the units are needed."""
+    """Return the installed questions on a signal that `new` asks about: no other one shares a budget with it."""
     signals = set(_signals(new.parts))
     return [one for one in questions.values() if not signals.isdisjoint(_signals(one.asked.parts))]
 
